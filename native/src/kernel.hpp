@@ -1,0 +1,83 @@
+// Kernel: one row of the dispatch table. A kernel file says here what it can do, what it costs and how it starts;
+// it never chooses. Rows are constants: everything that varies comes in through Problem and Device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "problem.hpp"
+#include "status.hpp"
+
+struct CUstream_st;
+
+namespace pyblas {
+
+enum class Engine : uint8_t { cpu, gpu };
+
+// What dispatch and kernels know of the processor. Plain facts, so that tests can make up any device.
+struct Device {
+    Engine engine = Engine::cpu;
+    int ordinal = -1;         // CUDA device number
+    int sm = 0;               // compute capability times ten
+    int multiprocessors = 1;  // on the CPU 1: bits must not depend on threads
+    int shared_per_block = 0; // bytes, with the opt-in
+    int64_t l2_bytes = 0;
+    double fp32_flops = 0;     // multiply-add peak, two operations each, per second
+    double bandwidth = 0;      // bytes per second of the memory behind the caches
+    double launch_seconds = 0; // launch to launch
+    bool has_90a_code = false; // the build holds 90a and this is a 9.0
+};
+
+// What one launch may use.
+struct Launch {
+    const Device *device;
+    CUstream_st *stream; // GPU only
+    void *workspace;     // at least workspace() bytes, 256-byte aligned
+    size_t workspace_bytes;
+};
+
+struct Kernel {
+    const char *name;   // <family>_<BM>x<BN>x<BK>[_<variant>]
+    const char *family; // the stem of the file
+    Engine engine;
+    uint8_t modes; // ComputeMode bits
+    int min_sm;    // lowest architecture it is built for
+    bool needs_90a;
+
+    // nullptr if the kernel is right for the problem, otherwise a constant sentence that says what it refuses.
+    const char *(*refuses)(const Problem &, const Device &);
+    // Bytes it wants; nullptr for none. Given less, launch() is not called and the next kernel is taken.
+    size_t (*workspace)(const Problem &, const Device &);
+    // Predicted seconds on the device.
+    double (*cost)(const Problem &, const Device &);
+    Status (*launch)(const Problem &, const Launch &);
+};
+
+// The rows of one family, in table order. Each kernel file defines one of these; dispatch.cpp lists them.
+struct KernelRows {
+    const Kernel *begin_;
+    size_t size;
+    const Kernel *begin() const { return begin_; }
+    const Kernel *end() const { return begin_ + size; }
+};
+
+template <size_t N>
+constexpr KernelRows rows(const Kernel (&table)[N]) {
+    return {table, N};
+}
+
+constexpr uint8_t modes(ComputeMode mode) {
+    return static_cast<uint8_t>(mode);
+}
+template <class... Modes>
+constexpr uint8_t modes(ComputeMode first, Modes... rest) {
+    return static_cast<uint8_t>(modes(first) | modes(rest...));
+}
+constexpr uint8_t kFp32Modes = modes(ComputeMode::fp32, ComputeMode::fp32_pedantic);
+
+// Anything is welcome.
+inline const char *refuses_nothing(const Problem &, const Device &) {
+    return nullptr;
+}
+
+} // namespace pyblas

@@ -1,0 +1,59 @@
+// Problem: the one noun. Everything below api.cpp speaks of a product only through it.
+// It is plain data, column-major, and passed by value to kernels, so it must stay small and trivially copyable.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define PYBLAS_HOST_DEVICE __host__ __device__
+#else
+#define PYBLAS_HOST_DEVICE
+#endif
+
+namespace pyblas {
+
+enum class Op : uint8_t { N, T }; // for real data the conjugate transpose is T
+
+enum class Dtype : uint8_t { f32, f16, bf16 };
+
+// One bit each: a kernel lists the modes it serves as a mask.
+enum class ComputeMode : uint8_t { fp32 = 1, fp32_pedantic = 2, tf32 = 4 };
+
+// One matrix of each batch: at data + i * stride, or at array[i]. ld and stride count elements.
+struct Operand {
+    void *data = nullptr;
+    void *const *array = nullptr; // not null: data and stride mean nothing
+    int64_t ld = 1;
+    int64_t stride = 0;
+    Dtype dtype = Dtype::f32;
+
+    template <class T = float>
+    PYBLAS_HOST_DEVICE T *matrix(int64_t batch) const {
+        return array ? static_cast<T *>(array[batch]) : static_cast<T *>(data) + batch * stride;
+    }
+};
+
+// alpha or beta: known to the host, or read by the kernel at run time.
+struct Scalar {
+    float value = 0;
+    const float *device = nullptr;
+
+    PYBLAS_HOST_DEVICE float load() const { return device ? *device : value; }
+    PYBLAS_HOST_DEVICE bool known() const { return device == nullptr; }
+};
+
+// C := alpha * op(A) * op(B) + beta * C for each of batch products. One product is a batch of 1.
+// m, n and batch are positive; k may be 0. op(A) is m x k, op(B) is k x n.
+struct Problem {
+    Op transa = Op::N, transb = Op::N;
+    ComputeMode mode = ComputeMode::fp32;
+    bool batch_invariant = false;
+    int64_t m = 0, n = 0, k = 0, batch = 1;
+    Operand a, b, c;
+    Scalar alpha, beta;
+
+    // k as far as A and B are read: alpha == 0 reads neither. alpha is the loaded value.
+    PYBLAS_HOST_DEVICE int64_t depth(float alpha_value) const { return alpha_value == 0.0f ? 0 : k; }
+};
+
+} // namespace pyblas
