@@ -151,7 +151,7 @@ PYBLAS_API pyblasStatus_t pyblasSetBatchInvariant(pyblasHandle_t handle, int on)
 PYBLAS_API pyblasStatus_t pyblasGetBatchInvariant(pyblasHandle_t handle, int *on);
 
 /* Device memory for kernels to use on the handle's present stream instead of the handle's own. It is aligned to 256
-   bytes; bytes = 0 means none, NULL with 0 returns to the handle's own. */
+   bytes; bytes = 0 means none. pyblasSetStream returns to the handle's own. */
 PYBLAS_API pyblasStatus_t pyblasSetWorkspace(pyblasHandle_t handle, void *workspace, size_t bytes);
 
 /* Most bytes of workspace the handle may own for one stream; 64 MiB at first. */

@@ -1,0 +1,531 @@
+// The border: every exported function. No exception leaves, no CUDA type enters, every failure goes through status.
+#include "pyblas_sgemm.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "device.hpp"
+#include "dispatch.hpp"
+#include "engine.hpp"
+#include "handle.hpp"
+#include "validate.hpp"
+
+#ifdef PYBLAS_HAVE_CUDA
+#include "device/upload.hpp"
+#include <cuda_runtime.h>
+#endif
+
+#ifndef PYBLAS_BUILD_CUDA_VERSION
+#define PYBLAS_BUILD_CUDA_VERSION 0
+#endif
+
+using namespace pyblas;
+
+namespace {
+
+// Runs the body and turns what it throws (only the standard library throws) into a status.
+template <class Body>
+Status guarded(Body body) noexcept {
+    try {
+        return body();
+    } catch (const std::bad_alloc &) {
+        return fail(PYBLAS_STATUS_ALLOC_FAILED, "out of host memory");
+    } catch (const std::exception &error) {
+        return fail(PYBLAS_STATUS_INTERNAL_ERROR, "%s", error.what());
+    } catch (...) {
+        return fail(PYBLAS_STATUS_INTERNAL_ERROR, "unexpected exception");
+    }
+}
+
+Status no_handle() {
+    return fail(PYBLAS_STATUS_NOT_INITIALIZED, "handle is NULL");
+}
+Status no_output(const char *name) {
+    return fail(PYBLAS_STATUS_INVALID_VALUE, "%s is NULL", name);
+}
+
+// The body with the handle's settings to itself.
+template <class Body>
+Status with_handle(pyblasHandle_t handle, Body body) noexcept {
+    if (!handle)
+        return no_handle();
+    return guarded([&] {
+        const std::lock_guard<std::mutex> lock(handle->mutex);
+        return body();
+    });
+}
+
+template <class T, class Read>
+Status get(pyblasHandle_t handle, T *out, const char *name, Read read) noexcept {
+    return with_handle(handle, [&] {
+        if (!out)
+            return no_output(name);
+        *out = read();
+        return kSuccess;
+    });
+}
+
+#ifdef PYBLAS_HAVE_CUDA
+
+Status launch_on_gpu(pyblasContext &handle, const Problem &problem, const Kernel *kernel, void *workspace,
+                     size_t workspace_bytes) {
+    const Launch launch = {&handle.device, handle.settings.stream, workspace, workspace_bytes};
+    PYBLAS_TRY(kernel->launch(problem, launch));
+    if (!handle.synchronise)
+        return kSuccess;
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    PYBLAS_CUDA_TRY(cudaStreamIsCapturing(handle.settings.stream, &capturing));
+    if (capturing != cudaStreamCaptureStatusNone)
+        return kSuccess;
+    if (const Status status = cuda_status(cudaStreamSynchronize(handle.settings.stream), kernel->name);
+        status != kSuccess)
+        return fail(status, "%s (m=%lld n=%lld k=%lld batch=%lld)", std::string(last_error_message()).c_str(),
+                    (long long)problem.m, (long long)problem.n, (long long)problem.k, (long long)problem.batch);
+    return kSuccess;
+}
+
+size_t aligned(size_t bytes) {
+    return (bytes + Workspace::kAlignment - 1) / Workspace::kAlignment * Workspace::kAlignment;
+}
+
+// Chooses, finds workspace and queues. extra bytes of workspace in front of the kernel's own are the caller's; prepare
+// fills them and may change the problem.
+template <class Prepare>
+Status queue_on_gpu(pyblasContext &handle, Problem problem, size_t extra, Prepare prepare) {
+    Selection selection;
+    const Kernel *forced = handle.settings.forced;
+    PYBLAS_TRY(select(problem, handle.device, handle.workspace.available() - extra, forced, &selection));
+    size_t bytes = selection.kernel->workspace ? selection.kernel->workspace(problem, handle.device) : 0;
+    char *memory = nullptr;
+    if (bytes + extra) {
+        void *acquired = nullptr;
+        Status status =
+            handle.workspace.acquire(handle.device.ordinal, handle.settings.stream, extra + bytes, &acquired);
+        if (status == PYBLAS_STATUS_ALLOC_FAILED && bytes && !extra && !forced) {
+            // Too little memory changes the kernel, not the success.
+            status = select(problem, handle.device, 0, nullptr, &selection);
+            bytes = 0;
+        }
+        PYBLAS_TRY(status);
+        memory = static_cast<char *>(acquired);
+        if (extra)
+            PYBLAS_TRY(prepare(memory, &problem));
+    }
+    PYBLAS_TRY(launch_on_gpu(handle, problem, selection.kernel, memory ? memory + extra : nullptr, bytes));
+    return handle.workspace.release(handle.settings.stream);
+}
+
+// Pointer arrays in host memory travel as kernel parameters into workspace, so that a capture holds their values.
+Status queue_host_arrays(pyblasContext &handle, const Problem &problem) {
+    const bool product = problem.a.array && problem.b.array;
+    const size_t one = static_cast<size_t>(problem.batch) * sizeof(void *);
+    const size_t extra = aligned(one * (product ? 3 : 1));
+    if (extra <= handle.workspace.available()) {
+        const Status status = queue_on_gpu(handle, problem, extra, [&](char *memory, Problem *prepared) {
+            CUstream_st *stream = handle.settings.stream;
+            Operand *operands[] = {&prepared->c, &prepared->a, &prepared->b};
+            for (int i = 0; i < (product ? 3 : 1); ++i) {
+                auto **array = reinterpret_cast<void **>(memory + static_cast<size_t>(i) * one);
+                PYBLAS_TRY(upload_pointers(array, operands[i]->array, problem.batch, stream));
+                operands[i]->array = array;
+            }
+            return kSuccess;
+        });
+        if (status != PYBLAS_STATUS_ALLOC_FAILED)
+            return status;
+    }
+    // No room for them: one product after another.
+    for (int64_t i = 0; i < problem.batch; ++i) {
+        Problem single = problem;
+        single.batch = 1;
+        for (Operand *operand : {&single.a, &single.b, &single.c}) {
+            operand->data = operand->array ? operand->array[i] : nullptr;
+            operand->array = nullptr;
+        }
+        PYBLAS_TRY(queue_on_gpu(handle, single, 0, [](char *, Problem *) { return kSuccess; }));
+    }
+    return kSuccess;
+}
+
+#endif
+
+Status run_on_cpu(const Problem &problem, const Device &device, const Kernel *forced) {
+    Selection selection;
+    PYBLAS_TRY(select(problem, device, 0, forced, &selection));
+    const Launch launch = {&device, nullptr, nullptr, 0};
+    return selection.kernel->launch(problem, launch);
+}
+
+Status multiply(pyblasHandle_t handle, const Call &call) noexcept {
+    if (!handle)
+        return no_handle();
+    return guarded([&] {
+        std::unique_lock<std::mutex> lock(handle->mutex);
+        const Settings settings = handle->settings;
+        const bool on_cpu = handle->device.engine == Engine::cpu;
+        if (on_cpu)
+            lock.unlock(); // host products of one handle need not wait for each other
+#ifdef PYBLAS_HAVE_CUDA
+        else
+            PYBLAS_TRY(check_fork());
+#endif
+        Problem problem;
+        const Verdict verdict = validate(call, settings.scalars_on_host, settings.arrays_on_host, &problem);
+        if (verdict.status != kSuccess || verdict.nothing_to_do)
+            return verdict.status;
+        problem.mode = settings.mode;
+        problem.batch_invariant = settings.batch_invariant;
+        if (on_cpu)
+            return run_on_cpu(problem, handle->device, settings.forced);
+#ifdef PYBLAS_HAVE_CUDA
+        const DeviceGuard guard(handle->device.ordinal);
+        PYBLAS_TRY(guard.status());
+        if (call.form == Form::batched && settings.arrays_on_host)
+            return queue_host_arrays(*handle, problem);
+        return queue_on_gpu(*handle, problem, 0, [](char *, Problem *) { return kSuccess; });
+#else
+        return fail(PYBLAS_STATUS_INTERNAL_ERROR, "a GPU handle in a build without CUDA");
+#endif
+    });
+}
+
+} // namespace
+
+/* ---- library ----------------------------------------------------------------------------------------------------- */
+
+pyblasStatus_t pyblasGetVersion(int *version) {
+    if (!version)
+        return no_output("version");
+    *version = PYBLAS_VERSION;
+    return kSuccess;
+}
+
+const char *pyblasGetStatusName(pyblasStatus_t status) {
+    return status_name(status);
+}
+
+const char *pyblasGetLastErrorMessage(void) {
+    return last_error_message();
+}
+
+const char *pyblasGetBuildArchitectures(void) {
+    return build_architectures();
+}
+
+int pyblasGetBuildCudaVersion(void) {
+    return PYBLAS_BUILD_CUDA_VERSION;
+}
+
+pyblasStatus_t pyblasDeviceCount(int *count) {
+    return guarded([&] { return count ? device_count(count) : no_output("count"); });
+}
+
+pyblasStatus_t pyblasDeviceInfo(int device, pyblasDeviceInfo_t *info) {
+    return guarded([&] { return info ? device_info(device, info) : no_output("info"); });
+}
+
+pyblasStatus_t pyblasCpuInfo(pyblasCpuInfo_t *info) {
+    return guarded([&] { return info ? cpu::info(info) : no_output("info"); });
+}
+
+pyblasStatus_t pyblasSetNumThreads(int threads) {
+    return guarded([&] { return cpu::set_num_threads(threads); });
+}
+
+int pyblasGetNumThreads(void) {
+    return cpu::num_threads();
+}
+
+pyblasStatus_t pyblasSetBlasLibrary(const char *path) {
+    return guarded([&] { return path ? cpu::set_blas_library(path) : no_output("path"); });
+}
+
+const char *pyblasKernelName(int index) {
+    const Kernel *kernel = kernel_at(index);
+    return kernel ? kernel->name : nullptr;
+}
+
+pyblasStatus_t pyblasKernelInfo(int index, pyblasKernelInfo_t *info) {
+    if (!info)
+        return no_output("info");
+    const Kernel *kernel = kernel_at(index);
+    if (!kernel)
+        return fail(PYBLAS_STATUS_INVALID_VALUE, "kernel index is %d, which is past the end of the table", index);
+    constexpr const char *mode_names[] = {"",     "fp32",      "fp32_pedantic",      "fp32 fp32_pedantic",
+                                          "tf32", "fp32 tf32", "fp32_pedantic tf32", "fp32 fp32_pedantic tf32"};
+    *info = {kernel->name, kernel->family, kernel->engine == Engine::cpu ? "cpu" : "gpu", mode_names[kernel->modes & 7],
+             kernel->min_sm};
+    return kSuccess;
+}
+
+/* ---- handles ----------------------------------------------------------------------------------------------------- */
+
+pyblasStatus_t pyblasCreate(pyblasHandle_t *handle) {
+    return guarded([&] {
+        if (!handle)
+            return no_output("handle");
+        *handle = nullptr;
+        return create_gpu(handle);
+    });
+}
+
+pyblasStatus_t pyblasCreateCpu(pyblasHandle_t *handle) {
+    return guarded([&] {
+        if (!handle)
+            return no_output("handle");
+        *handle = nullptr;
+        return create_cpu(handle);
+    });
+}
+
+pyblasStatus_t pyblasDestroy(pyblasHandle_t handle) {
+    return guarded([&] { return handle ? destroy(handle) : no_handle(); });
+}
+
+pyblasStatus_t pyblasGetDevice(pyblasHandle_t handle, int *device) {
+    return get(handle, device, "device", [&] { return handle->device.ordinal; });
+}
+
+pyblasStatus_t pyblasSetStream(pyblasHandle_t handle, pyblasStream_t stream) {
+    return with_handle(handle, [&] {
+        if (handle->device.engine == Engine::cpu && stream)
+            return fail(PYBLAS_STATUS_NOT_SUPPORTED, "a CPU handle has no stream");
+        handle->settings.stream = stream;
+#ifdef PYBLAS_HAVE_CUDA
+        handle->workspace.take_back();
+#endif
+        return kSuccess;
+    });
+}
+
+pyblasStatus_t pyblasGetStream(pyblasHandle_t handle, pyblasStream_t *stream) {
+    return get(handle, stream, "stream", [&] { return handle->settings.stream; });
+}
+
+pyblasStatus_t pyblasSetPointerMode(pyblasHandle_t handle, pyblasPointerMode_t mode) {
+    return with_handle(handle, [&] {
+        if (mode != PYBLAS_POINTER_MODE_HOST && mode != PYBLAS_POINTER_MODE_DEVICE)
+            return fail(PYBLAS_STATUS_INVALID_VALUE, "pointer mode is %d, must be 0 (host) or 1 (device)", (int)mode);
+        if (mode == PYBLAS_POINTER_MODE_DEVICE && handle->device.engine == Engine::cpu)
+            return fail(PYBLAS_STATUS_NOT_SUPPORTED, "a CPU handle reads alpha and beta from host memory");
+        handle->settings.scalars_on_host = mode == PYBLAS_POINTER_MODE_HOST;
+        return kSuccess;
+    });
+}
+
+pyblasStatus_t pyblasGetPointerMode(pyblasHandle_t handle, pyblasPointerMode_t *mode) {
+    return get(handle, mode, "mode", [&] {
+        return handle->settings.scalars_on_host ? PYBLAS_POINTER_MODE_HOST : PYBLAS_POINTER_MODE_DEVICE;
+    });
+}
+
+pyblasStatus_t pyblasSetArrayMode(pyblasHandle_t handle, pyblasArrayMode_t mode) {
+    return with_handle(handle, [&] {
+        if (mode != PYBLAS_ARRAY_MODE_HOST && mode != PYBLAS_ARRAY_MODE_DEVICE)
+            return fail(PYBLAS_STATUS_INVALID_VALUE, "array mode is %d, must be 0 (host) or 1 (device)", (int)mode);
+        if (mode == PYBLAS_ARRAY_MODE_DEVICE && handle->device.engine == Engine::cpu)
+            return fail(PYBLAS_STATUS_NOT_SUPPORTED, "a CPU handle reads arrays of pointers from host memory");
+        handle->settings.arrays_on_host = mode == PYBLAS_ARRAY_MODE_HOST;
+        return kSuccess;
+    });
+}
+
+pyblasStatus_t pyblasGetArrayMode(pyblasHandle_t handle, pyblasArrayMode_t *mode) {
+    return get(handle, mode, "mode",
+               [&] { return handle->settings.arrays_on_host ? PYBLAS_ARRAY_MODE_HOST : PYBLAS_ARRAY_MODE_DEVICE; });
+}
+
+pyblasStatus_t pyblasSetComputeMode(pyblasHandle_t handle, pyblasComputeType_t mode) {
+    return with_handle(handle, [&] { return set_compute_mode(handle, static_cast<int>(mode)); });
+}
+
+pyblasStatus_t pyblasGetComputeMode(pyblasHandle_t handle, pyblasComputeType_t *mode) {
+    return get(handle, mode, "mode",
+               [&] { return static_cast<pyblasComputeType_t>(compute_type(handle->settings.mode)); });
+}
+
+pyblasStatus_t pyblasSetBatchInvariant(pyblasHandle_t handle, int on) {
+    return with_handle(handle, [&] {
+        if (on != 0 && on != 1)
+            return fail(PYBLAS_STATUS_INVALID_VALUE, "batch_invariant is %d, must be 0 or 1", on);
+        if (on)
+            return fail(PYBLAS_STATUS_NOT_SUPPORTED, "batch_invariant has no kernels in this version");
+        return kSuccess;
+    });
+}
+
+pyblasStatus_t pyblasGetBatchInvariant(pyblasHandle_t handle, int *on) {
+    return get(handle, on, "on", [&] { return handle->settings.batch_invariant ? 1 : 0; });
+}
+
+namespace {
+
+// Workspace lives on GPU handles; on a CPU handle the settings are accepted and mean nothing.
+template <class Body>
+Status with_workspace(pyblasHandle_t handle, [[maybe_unused]] Body body) noexcept {
+    return with_handle(handle, [&] {
+#ifdef PYBLAS_HAVE_CUDA
+        if (handle->device.engine == Engine::gpu)
+            return body(handle->workspace);
+#endif
+        return kSuccess;
+    });
+}
+
+} // namespace
+
+pyblasStatus_t pyblasSetWorkspace(pyblasHandle_t handle, void *workspace, size_t bytes) {
+    return with_workspace(handle, [&](auto &owned) {
+        if (!workspace && bytes)
+            return fail(PYBLAS_STATUS_INVALID_VALUE, "workspace is NULL, but has %zu bytes", bytes);
+        if (reinterpret_cast<uintptr_t>(workspace) % owned.kAlignment)
+            return fail(PYBLAS_STATUS_INVALID_VALUE, "workspace is %p, must be aligned to %zu bytes", workspace,
+                        owned.kAlignment);
+        owned.give(workspace, bytes);
+        return kSuccess;
+    });
+}
+
+pyblasStatus_t pyblasSetWorkspaceLimit(pyblasHandle_t handle, size_t bytes) {
+    return with_workspace(handle, [&](auto &owned) {
+        owned.set_limit(bytes);
+        return kSuccess;
+    });
+}
+
+pyblasStatus_t pyblasGetWorkspaceLimit(pyblasHandle_t handle, size_t *bytes) {
+    if (!bytes)
+        return handle ? no_output("bytes") : no_handle();
+    *bytes = 0;
+    return with_workspace(handle, [&](auto &owned) {
+        *bytes = owned.limit();
+        return kSuccess;
+    });
+}
+
+pyblasStatus_t pyblasFreeWorkspace(pyblasHandle_t handle) {
+    return with_workspace(handle, [&]([[maybe_unused]] auto &owned) {
+#ifdef PYBLAS_HAVE_CUDA
+        PYBLAS_TRY(check_fork());
+        const DeviceGuard guard(handle->device.ordinal);
+        PYBLAS_TRY(guard.status());
+        return owned.free_owned();
+#else
+        return kSuccess;
+#endif
+    });
+}
+
+pyblasStatus_t pyblasSetKernel(pyblasHandle_t handle, const char *name) {
+    return with_handle(handle, [&] { return set_kernel(handle, name); });
+}
+
+pyblasStatus_t pyblasGetKernel(pyblasHandle_t handle, const char **name) {
+    return get(handle, name, "name", [&] { return handle->settings.forced ? handle->settings.forced->name : ""; });
+}
+
+pyblasStatus_t pyblasSelectedKernel(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                    int64_t m, int64_t n, int64_t k, int64_t batchCount, const char **name,
+                                    const char **reason) {
+    return with_handle(handle, [&] {
+        thread_local char text[256];
+        if (!name || !reason)
+            return no_output(name ? "reason" : "name");
+        // Pointers are judged, never followed: one number stands for all.
+        const float one = 1.0f;
+        float *c = const_cast<float *>(&one);
+        const bool ta = transa != PYBLAS_OP_N, tb = transb != PYBLAS_OP_N;
+        const int64_t lda = std::max<int64_t>(1, ta ? k : m), ldb = std::max<int64_t>(1, tb ? n : k),
+                      ldc = std::max<int64_t>(1, m);
+        if (m < 0 || n < 0 || k < 0 || batchCount < 0 || __builtin_mul_overflow_p(ldc, n, int64_t{0}) ||
+            __builtin_mul_overflow_p(ldb, tb ? k : n, int64_t{0}) ||
+            __builtin_mul_overflow_p(lda, ta ? m : k, int64_t{0}))
+            return fail(PYBLAS_STATUS_INVALID_VALUE, "sizes must be at least 0 and their products below 2^63");
+        const Call call = {Form::strided_batched,
+                           false,
+                           transa,
+                           transb,
+                           m,
+                           n,
+                           k,
+                           &one,
+                           &one,
+                           lda,
+                           lda * (ta ? m : k),
+                           &one,
+                           ldb,
+                           ldb * (tb ? k : n),
+                           &one,
+                           c,
+                           ldc,
+                           ldc * n,
+                           batchCount};
+        Problem problem;
+        const Verdict verdict = validate(call, true, true, &problem);
+        PYBLAS_TRY(verdict.status);
+        if (verdict.nothing_to_do) {
+            *name = "";
+            *reason = "the result is empty or C stays as it is: nothing runs";
+            return kSuccess;
+        }
+        problem.mode = handle->settings.mode;
+        problem.batch_invariant = handle->settings.batch_invariant;
+        size_t limit = 0;
+#ifdef PYBLAS_HAVE_CUDA
+        limit = handle->workspace.available();
+#endif
+        Selection selection;
+        PYBLAS_TRY(select(problem, handle->device, limit, handle->settings.forced, &selection));
+        if (handle->settings.forced)
+            std::snprintf(text, sizeof text, "forced by name; predicted %.3g us", 1e6 * selection.seconds);
+        else
+            std::snprintf(text, sizeof text, "least predicted time of %d legal kernels: %.3g us", selection.legal,
+                          1e6 * selection.seconds);
+        *name = selection.kernel->name;
+        *reason = text;
+        return kSuccess;
+    });
+}
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+// Each product has four entries: int and int64_t sizes, column- and row-major.
+#define PYBLAS_SGEMM_ENTRY(name, Int, row_major)                                                                       \
+    pyblasStatus_t name(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, Int m, Int n,       \
+                        Int k, const float *alpha, const float *A, Int lda, const float *B, Int ldb,                   \
+                        const float *beta, float *C, Int ldc) {                                                        \
+        return multiply(handle, {Form::sgemm, row_major, transa, transb, m, n, k, alpha, A, lda, 0, B, ldb, 0, beta,   \
+                                 C, ldc, 0, 1});                                                                       \
+    }
+PYBLAS_SGEMM_ENTRY(pyblasSgemm, int, false)
+PYBLAS_SGEMM_ENTRY(pyblasSgemm_64, int64_t, false)
+PYBLAS_SGEMM_ENTRY(pyblasSgemmRowMajor, int, true)
+PYBLAS_SGEMM_ENTRY(pyblasSgemmRowMajor_64, int64_t, true)
+
+#define PYBLAS_STRIDED_ENTRY(name, Int, row_major)                                                                     \
+    pyblasStatus_t name(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, Int m, Int n,       \
+                        Int k, const float *alpha, const float *A, Int lda, long long int strideA, const float *B,     \
+                        Int ldb, long long int strideB, const float *beta, float *C, Int ldc, long long int strideC,   \
+                        Int batchCount) {                                                                              \
+        return multiply(handle, {Form::strided_batched, row_major, transa, transb, m, n, k, alpha, A, lda, strideA, B, \
+                                 ldb, strideB, beta, C, ldc, strideC, batchCount});                                    \
+    }
+PYBLAS_STRIDED_ENTRY(pyblasSgemmStridedBatched, int, false)
+PYBLAS_STRIDED_ENTRY(pyblasSgemmStridedBatched_64, int64_t, false)
+PYBLAS_STRIDED_ENTRY(pyblasSgemmStridedBatchedRowMajor, int, true)
+PYBLAS_STRIDED_ENTRY(pyblasSgemmStridedBatchedRowMajor_64, int64_t, true)
+
+#define PYBLAS_BATCHED_ENTRY(name, Int, row_major)                                                                     \
+    pyblasStatus_t name(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, Int m, Int n,       \
+                        Int k, const float *alpha, const float *const Aarray[], Int lda, const float *const Barray[],  \
+                        Int ldb, const float *beta, float *const Carray[], Int ldc, Int batchCount) {                  \
+        return multiply(handle, {Form::batched, row_major, transa, transb, m, n, k, alpha, Aarray, lda, 0, Barray,     \
+                                 ldb, 0, beta, const_cast<float **>(Carray), ldc, 0, batchCount});                     \
+    }
+PYBLAS_BATCHED_ENTRY(pyblasSgemmBatched, int, false)
+PYBLAS_BATCHED_ENTRY(pyblasSgemmBatched_64, int64_t, false)
+PYBLAS_BATCHED_ENTRY(pyblasSgemmBatchedRowMajor, int, true)
+PYBLAS_BATCHED_ENTRY(pyblasSgemmBatchedRowMajor_64, int64_t, true)

@@ -1,0 +1,196 @@
+#include "handle.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <pthread.h>
+#include <string>
+
+#include "device.hpp"
+#include "dispatch.hpp"
+#include "engine.hpp"
+
+#ifdef PYBLAS_HAVE_CUDA
+#include <cuda_runtime.h>
+#endif
+
+namespace pyblas {
+
+namespace {
+
+struct ModeName {
+    ComputeMode mode;
+    int type;
+    const char *name;
+};
+constexpr ModeName kModes[] = {
+    {ComputeMode::fp32, PYBLAS_COMPUTE_32F, "fp32"},
+    {ComputeMode::fp32_pedantic, PYBLAS_COMPUTE_32F_PEDANTIC, "fp32_pedantic"},
+    {ComputeMode::tf32, PYBLAS_COMPUTE_32F_FAST_TF32, "tf32"},
+};
+
+bool mode_served(Engine engine, ComputeMode mode) {
+    for (int i = 0; const Kernel *kernel = kernel_at(i); ++i)
+        if (kernel->engine == engine && (kernel->modes & modes(mode)))
+            return true;
+    return false;
+}
+
+Status set_mode(pyblasContext *handle, const ModeName &mode) {
+    if (!mode_served(handle->device.engine, mode.mode))
+        return fail(PYBLAS_STATUS_NOT_SUPPORTED, "compute mode %s has no kernel in this version", mode.name);
+    handle->settings.mode = mode.mode;
+    return kSuccess;
+}
+
+Status apply_environment(pyblasContext *handle) {
+    if (const char *name = std::getenv("PYBLAS_SGEMM_COMPUTE"); name && *name) {
+        const ModeName *found = nullptr;
+        for (const ModeName &mode : kModes)
+            if (std::strcmp(mode.name, name) == 0)
+                found = &mode;
+        if (!found)
+            return fail(PYBLAS_STATUS_INVALID_VALUE,
+                        "environment variable PYBLAS_SGEMM_COMPUTE is '%s', must be fp32, fp32_pedantic or tf32", name);
+        PYBLAS_TRY(set_mode(handle, *found));
+    }
+    if (const char *name = std::getenv("PYBLAS_SGEMM_KERNEL"); name && *name) {
+        const Kernel *kernel = kernel_named(name);
+        if (!kernel)
+            return fail(PYBLAS_STATUS_INVALID_VALUE,
+                        "environment variable PYBLAS_SGEMM_KERNEL is '%s', which is no kernel of this build", name);
+        // The variable speaks to the whole process: handles of the other engine choose for themselves.
+        if (kernel->engine == handle->device.engine)
+            handle->settings.forced = kernel;
+    }
+    return kSuccess;
+}
+
+std::atomic<bool> gpu_used{false};
+std::atomic<bool> forked_after_gpu{false};
+
+} // namespace
+
+Status check_fork() {
+    if (forked_after_gpu.load(std::memory_order_relaxed))
+        return fail(
+            PYBLAS_STATUS_NOT_INITIALIZED,
+            "this process was made by fork() after its parent had used the GPU, and CUDA does not survive that; "
+            "start it with the spawn method instead");
+    return kSuccess;
+}
+
+int compute_type(ComputeMode mode) {
+    for (const ModeName &entry : kModes)
+        if (entry.mode == mode)
+            return entry.type;
+    return 0;
+}
+
+Status set_compute_mode(pyblasContext *handle, int type) {
+    for (const ModeName &mode : kModes)
+        if (mode.type == type)
+            return set_mode(handle, mode);
+    return fail(PYBLAS_STATUS_INVALID_VALUE,
+                "compute mode is %d, must be PYBLAS_COMPUTE_32F (68), _32F_PEDANTIC (69) or _32F_FAST_TF32 (77)", type);
+}
+
+Status set_kernel(pyblasContext *handle, const char *name) {
+    if (!name || !*name) {
+        handle->settings.forced = nullptr;
+        return kSuccess;
+    }
+    const Kernel *kernel = kernel_named(name);
+    if (!kernel)
+        return fail(PYBLAS_STATUS_INVALID_VALUE, "'%s' is no kernel of this build", name);
+    if (kernel->engine != handle->device.engine)
+        return fail(PYBLAS_STATUS_NOT_SUPPORTED, "kernel %s runs on %s, and the handle is for %s", name,
+                    kernel->engine == Engine::cpu ? "host memory" : "a GPU",
+                    kernel->engine == Engine::cpu ? "a GPU" : "the CPU");
+    handle->settings.forced = kernel;
+    return kSuccess;
+}
+
+Status create_cpu(pyblasContext **out) {
+    std::unique_ptr<pyblasContext> handle(new (std::nothrow) pyblasContext);
+    if (!handle)
+        return fail(PYBLAS_STATUS_ALLOC_FAILED, "out of host memory for a handle of %zu bytes", sizeof(pyblasContext));
+    handle->device = cpu::device();
+    PYBLAS_TRY(apply_environment(handle.get()));
+    *out = handle.release();
+    return kSuccess;
+}
+
+#ifdef PYBLAS_HAVE_CUDA
+
+DeviceGuard::DeviceGuard(int device) : status_(kSuccess) {
+    int current = -1;
+    status_ = cuda_status(cudaGetDevice(&current), "cudaGetDevice");
+    if (status_ == kSuccess && current != device) {
+        status_ = cuda_status(cudaSetDevice(device), "cudaSetDevice");
+        previous_ = current;
+    }
+}
+
+DeviceGuard::~DeviceGuard() {
+    if (previous_ >= 0)
+        (void)cudaSetDevice(previous_);
+}
+
+Status create_gpu(pyblasContext **out) {
+    PYBLAS_TRY(check_fork());
+    // What NVML says is the sentence that info() shows; CUDA decides, since NVML is not everywhere.
+    int ordinal = 0, count = 0;
+    if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
+        (void)cudaGetLastError();
+        int known = 0;
+        pyblasDeviceInfo_t info;
+        PYBLAS_TRY(device_count(&known));
+        if (known == 0)
+            return fail(PYBLAS_STATUS_NOT_INITIALIZED, "no GPU to use: %s", std::string(last_error_message()).c_str());
+        if (device_info(0, &info) == kSuccess && !info.supported)
+            return fail(PYBLAS_STATUS_NOT_INITIALIZED, "no GPU to use: %s", info.reason);
+        return cuda_status(error == cudaSuccess ? cudaErrorNoDevice : error, "cudaGetDeviceCount");
+    }
+    PYBLAS_CUDA_TRY(cudaGetDevice(&ordinal));
+    std::unique_ptr<pyblasContext> handle(new (std::nothrow) pyblasContext);
+    if (!handle)
+        return fail(PYBLAS_STATUS_ALLOC_FAILED, "out of host memory for a handle of %zu bytes", sizeof(pyblasContext));
+    PYBLAS_TRY(gpu_facts(ordinal, &handle->device));
+    handle->settings.arrays_on_host = false;
+    const char *synchronise = std::getenv("PYBLAS_SGEMM_SYNC");
+    handle->synchronise = synchronise && *synchronise && std::strcmp(synchronise, "0") != 0;
+    PYBLAS_TRY(apply_environment(handle.get()));
+    if (!gpu_used.exchange(true))
+        pthread_atfork(nullptr, nullptr, [] { forked_after_gpu.store(true, std::memory_order_relaxed); });
+    *out = handle.release();
+    return kSuccess;
+}
+
+#else
+
+Status create_gpu(pyblasContext **) {
+    return fail(PYBLAS_STATUS_NOT_SUPPORTED, "this build has no GPU code (it was built without CUDA)");
+}
+
+#endif
+
+Status destroy(pyblasContext *handle) {
+    Status status = kSuccess;
+#ifdef PYBLAS_HAVE_CUDA
+    if (handle->device.engine == Engine::gpu) {
+        if (forked_after_gpu.load(std::memory_order_relaxed)) {
+            handle->workspace.forget();
+        } else {
+            const DeviceGuard guard(handle->device.ordinal);
+            status = guard.status() == kSuccess ? handle->workspace.free_owned() : guard.status();
+        }
+    }
+#endif
+    delete handle;
+    return status;
+}
+
+} // namespace pyblas

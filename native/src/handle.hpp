@@ -1,0 +1,64 @@
+// The handle: a device, and the settings under which products run on it.
+#pragma once
+
+#include <mutex>
+
+#include "kernel.hpp"
+#ifdef PYBLAS_HAVE_CUDA
+#include "workspace.hpp"
+#endif
+
+// One product's view of the settings; a plain copy, so that a CPU product computes without the handle's lock.
+namespace pyblas {
+struct Settings {
+    CUstream_st *stream = nullptr;
+    ComputeMode mode = ComputeMode::fp32;
+    bool batch_invariant = false;
+    bool scalars_on_host = true;
+    bool arrays_on_host = true;
+    const Kernel *forced = nullptr;
+};
+} // namespace pyblas
+
+struct pyblasContext {
+    std::mutex mutex; // one call at a time reads or changes what follows
+    pyblas::Device device;
+    pyblas::Settings settings;
+#ifdef PYBLAS_HAVE_CUDA
+    pyblas::Workspace workspace;
+    bool synchronise = false; // PYBLAS_SGEMM_SYNC=1: a fault names its call
+#endif
+};
+
+namespace pyblas {
+
+// A handle for the current CUDA device or for the CPU, with the environment's settings.
+Status create_gpu(pyblasContext **handle);
+Status create_cpu(pyblasContext **handle);
+Status destroy(pyblasContext *handle);
+
+// Fails in a process forked from one that had used the GPU.
+Status check_fork();
+
+// compute modes that have a kernel on the handle's engine
+Status set_compute_mode(pyblasContext *handle, int mode);
+int compute_type(ComputeMode mode);
+Status set_kernel(pyblasContext *handle, const char *name);
+
+#ifdef PYBLAS_HAVE_CUDA
+// Makes a device current and puts the caller's back.
+class DeviceGuard {
+public:
+    explicit DeviceGuard(int device);
+    ~DeviceGuard();
+    DeviceGuard(const DeviceGuard &) = delete;
+    DeviceGuard &operator=(const DeviceGuard &) = delete;
+    Status status() const { return status_; }
+
+private:
+    int previous_ = -1;
+    Status status_;
+};
+#endif
+
+} // namespace pyblas

@@ -1,0 +1,42 @@
+// Judges the arguments of a product, in the order of the contract. The caller's names, numbers and order of operands
+// are known only here; what comes out is a column-major Problem.
+#pragma once
+
+#include "problem.hpp"
+#include "status.hpp"
+
+namespace pyblas {
+
+// The argument list a caller wrote: plain, with strides, or with arrays of pointers.
+enum class Form : uint8_t { sgemm, strided_batched, batched };
+
+// One call as it was written. For Form::batched the three pointers are the arrays.
+struct Call {
+    Form form;
+    bool row_major;
+    int transa, transb;
+    int64_t m, n, k;
+    const float *alpha;
+    const void *a;
+    int64_t lda, stride_a;
+    const void *b;
+    int64_t ldb, stride_b;
+    const float *beta;
+    void *c;
+    int64_t ldc, stride_c;
+    int64_t batch;
+};
+
+struct Verdict {
+    Status status;
+    bool nothing_to_do; // success, and C is not to be touched
+};
+
+// Fills problem if there is something to do. scalars_on_host: alpha and beta may be read. arrays_on_host: so may the
+// arrays of pointers.
+Verdict validate(const Call &call, bool scalars_on_host, bool arrays_on_host, Problem *problem);
+
+// True if batch matrices of m x n with leading dimension ld, stride apart, have no element in common.
+bool disjoint(int64_t m, int64_t n, int64_t ld, int64_t stride, int64_t batch);
+
+} // namespace pyblas
