@@ -1,0 +1,44 @@
+// The only place where C meets beta: C := alpha * sum + beta * C. beta == 0 never loads C; a product without depth
+// (k == 0 or alpha == 0) is beta * C whatever alpha is.
+#pragma once
+
+#include <cstdint>
+
+#include "problem.hpp"
+
+namespace pyblas {
+
+class Epilogue {
+public:
+    __device__ __forceinline__ explicit Epilogue(const Problem &problem)
+        : alpha_(problem.alpha.load()), beta_(problem.beta.load()), depth_(problem.depth(alpha_)) {}
+
+    // k as far as A and B may be read.
+    __device__ __forceinline__ int64_t depth() const { return depth_; }
+
+    // C stays as it is, to the payload of its NaNs.
+    __device__ __forceinline__ bool idle() const { return depth_ == 0 && beta_ == 1.0f; }
+
+    __device__ __forceinline__ void store(float *c, float sum) const { *c = value(sum, beta_ == 0.0f ? 0.0f : *c); }
+
+    // Four rows of C at once; c is aligned to 16 bytes.
+    __device__ __forceinline__ void store4(float *c, const float (&sum)[4]) const {
+        float4 *target = reinterpret_cast<float4 *>(c);
+        const float4 old = beta_ == 0.0f ? float4{0.0f, 0.0f, 0.0f, 0.0f} : *target;
+        *target = float4{value(sum[0], old.x), value(sum[1], old.y), value(sum[2], old.z), value(sum[3], old.w)};
+    }
+
+private:
+    // Intrinsics, so that beta * C is rounded before it is added.
+    __device__ __forceinline__ float value(float sum, float old) const {
+        if (beta_ == 0.0f)
+            return depth_ == 0 ? 0.0f : __fmul_rn(alpha_, sum);
+        const float kept = __fmul_rn(beta_, old);
+        return depth_ == 0 ? kept : __fmaf_rn(alpha_, sum, kept);
+    }
+
+    float alpha_, beta_;
+    int64_t depth_;
+};
+
+} // namespace pyblas

@@ -1,0 +1,52 @@
+// Every asm statement of the project, one wrapper each. Architectures without an instruction get plain code that keeps
+// the same promises, so kernels never ask which one they run on.
+#pragma once
+
+#include <cstdint>
+
+namespace pyblas::ptx {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define PYBLAS_HAS_ASYNC_COPY 1
+#else
+#define PYBLAS_HAS_ASYNC_COPY 0
+#endif
+
+// Copies 4 or 16 bytes from global to shared memory, or writes zeros and reads nothing if valid is false. The data is
+// there for this thread after wait_copies(), for the block after a barrier behind it.
+template <int Bytes>
+__device__ __forceinline__ void copy_async(float *shared, const float *global, bool valid) {
+    static_assert(Bytes == 4 || Bytes == 16, "one float or four");
+#if PYBLAS_HAS_ASYNC_COPY
+    const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+    const int bytes = valid ? Bytes : 0;
+    if constexpr (Bytes == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global), "r"(bytes)
+                     : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(global), "r"(bytes) : "memory");
+#else
+    if constexpr (Bytes == 16)
+        *reinterpret_cast<float4 *>(shared) =
+            valid ? __ldg(reinterpret_cast<const float4 *>(global)) : float4{0.0f, 0.0f, 0.0f, 0.0f};
+    else
+        *shared = valid ? __ldg(global) : 0.0f;
+#endif
+}
+
+// Closes the group of copies issued since the last call. An empty group counts too.
+__device__ __forceinline__ void commit_copies() {
+#if PYBLAS_HAS_ASYNC_COPY
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Waits until at most Pending of this thread's groups are still on their way.
+template <int Pending>
+__device__ __forceinline__ void wait_copies() {
+#if PYBLAS_HAS_ASYNC_COPY
+    asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+#endif
+}
+
+} // namespace pyblas::ptx

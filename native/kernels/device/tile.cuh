@@ -1,0 +1,93 @@
+// Tiles of C: their shapes as types, and which block works on which tile.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "kernel.hpp"
+#include "launch.cuh"
+
+namespace pyblas {
+
+// A block of BM x BN outputs, BK deep at a time, TM x TN of them in each thread.
+template <int BM_, int BN_, int BK_, int TM_, int TN_>
+struct BlockTile {
+    static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
+    static constexpr int kThreads = (BM / TM) * (BN / TN);
+    static_assert(BM % TM == 0 && BN % TN == 0, "threads tile the block");
+    static_assert(kThreads % 32 == 0 && kThreads <= 1024, "whole warps, no more than a block can have");
+};
+
+// The same, with the block cut into warps of WM x WN outputs, and stages of A and B on their way.
+template <int BM_, int BN_, int BK_, int WM_, int WN_, int TM_, int TN_, int Stages_, int Resident_>
+struct WarpTile : BlockTile<BM_, BN_, BK_, TM_, TN_> {
+    static constexpr int WM = WM_, WN = WN_, kStages = Stages_;
+    static constexpr int kResident = Resident_; // blocks the register limit leaves room for on one multiprocessor
+    static constexpr int kLanesM = WM / TM_, kLanesN = WN / TN_;
+    static_assert(BM_ % WM == 0 && BN_ % WN == 0, "warps tile the block");
+    static_assert(kLanesM * kLanesN == 32, "lanes tile the warp");
+    static_assert(TM_ % 4 == 0 && TN_ % 4 == 0, "fragments are read four at a time");
+    static_assert(kStages >= 2, "one stage to work on, one on its way");
+};
+
+// All tiles of a problem.
+struct TileGrid {
+    int64_t rows, columns; // tiles down and across one C
+    int64_t blocks;        // of all batches
+
+    static TileGrid of(const Problem &problem, int tile_m, int tile_n) {
+        const int64_t rows = (problem.m + tile_m - 1) / tile_m, columns = (problem.n + tile_n - 1) / tile_n;
+        return {rows, columns, rows * columns * problem.batch};
+    }
+};
+
+struct TilePlace {
+    int64_t batch, row, column; // row and column count tiles
+    bool exists;
+};
+
+// Bands of Band tile rows are walked column by column, so that blocks running at the same time share rows of A and
+// columns of B in L2.
+template <int Band = 16>
+__device__ __forceinline__ TilePlace place_tile(const TileGrid &grid) {
+    const int64_t number = block_number();
+    const int64_t each = grid.rows * grid.columns;
+    const int64_t batch = number / each;
+    const int64_t inside = number - batch * each;
+    const int64_t band = inside / (Band * grid.columns);
+    const int64_t first = band * Band;
+    const int64_t left = grid.rows - first;
+    const int64_t height = left < Band ? left : Band;
+    const int64_t step = inside - band * Band * grid.columns;
+    const int64_t column = step / height;
+    return {batch, first + step - column * height, column, number < grid.blocks};
+}
+
+// Coefficients of a prediction, measured for each tile.
+struct TileRate {
+    int resident;      // blocks at work on one multiprocessor
+    double efficiency; // share of the multiply-add peak when every multiprocessor has that many
+    double alone;      // share of that rate which a block reaches by itself, at least 1 / resident
+    double seconds;    // before and after a block's walk along k
+};
+
+// Whole waves of resident blocks, then what is left, spread over the multiprocessors; never faster than the bytes.
+inline double predict(const Problem &problem, const Device &device, int tile_m, int tile_n, const TileRate &rate) {
+    const double blocks = static_cast<double>(TileGrid::of(problem, tile_m, tile_n).blocks);
+    const double m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
+    const double k = static_cast<double>(problem.k), batch = static_cast<double>(problem.batch);
+    const double flops = 2.0 * tile_m * tile_n * (k + 1); // of one block
+    const double peak = rate.efficiency * device.fp32_flops / device.multiprocessors;
+    const double slots = static_cast<double>(rate.resident) * device.multiprocessors;
+    const double waves = std::floor(blocks / slots);
+    const double last = std::ceil((blocks - waves * slots) / device.multiprocessors); // blocks on the fullest one
+    double seconds = waves * (rate.seconds + rate.resident * flops / peak);
+    if (last > 0)
+        seconds += rate.seconds + last * flops / (peak * std::min(1.0, last * rate.alone));
+    const double bytes =
+        4.0 * batch * (m * k + k * n + (problem.beta.known() && problem.beta.value == 0 ? 1 : 2) * m * n);
+    return device.launch_seconds + std::max(seconds, bytes / device.bandwidth);
+}
+
+} // namespace pyblas

@@ -1,0 +1,68 @@
+// coalesced: one thread, one output, as before, but threadIdx.x runs down a column of C, the contiguous direction. A
+// warp's stores fill whole 128-byte lines, one operand is read as one line (op(A) not transposed) and the other is one
+// value for all lanes.
+//
+//         n: warps 0 1 2 .. 31
+//       +---------------------+
+//     m | v v v v v v v v v v |         lanes 0..31 run down, each walks all of k alone
+//       | v v v v v v v v v v |         2 loads for one multiply-add: 0.25 FLOP for each byte asked of L1
+//       +---------------------+
+//
+// 1024 threads, no shared memory. Refuses nothing. Second rung of the ladder.
+#include "kernel.hpp"
+
+#include "../device/epilogue.cuh"
+#include "../device/launch.cuh"
+#include "../device/load.cuh"
+#include "../device/tile.cuh"
+
+namespace pyblas {
+namespace {
+
+using Tile = BlockTile<32, 32, 1, 1, 1>;
+
+__global__ void __launch_bounds__(Tile::kThreads)
+    coalesced(__grid_constant__ const Problem problem, const TileGrid grid) {
+    // place
+    const TilePlace place = place_tile(grid);
+    const int64_t row = place.row * Tile::BM + threadIdx.x % Tile::BM;
+    const int64_t column = place.column * Tile::BN + threadIdx.x / Tile::BM;
+    const Epilogue epilogue(problem);
+    if (!place.exists || row >= problem.m || column >= problem.n || epilogue.idle())
+        return;
+
+    // load, multiply, advance
+    float acc = 0.0f;
+    if (const int64_t depth = epilogue.depth()) {
+        const View a = view_a(problem, place.batch), b = view_b(problem, place.batch);
+        const float *gmem_a = a.at(row, 0), *gmem_b = b.at(column, 0);
+        for (int64_t k = 0; k < depth; ++k, gmem_a += a.step_k, gmem_b += b.step_k)
+            acc = fmaf(*gmem_a, *gmem_b, acc);
+    }
+
+    // store
+    epilogue.store(problem.c.matrix(place.batch) + row + column * problem.c.ld, acc);
+}
+
+double cost(const Problem &problem, const Device &device) {
+    constexpr TileRate kRate{2, 0.1, 0.5, 2e-6};
+    return predict(problem, device, Tile::BM, Tile::BN, kRate);
+}
+
+Status launch_coalesced(const Problem &problem, const Launch &launch_on) {
+    const TileGrid grid = TileGrid::of(problem, Tile::BM, Tile::BN);
+    return launch<coalesced>({grid.blocks, Tile::kThreads, 0, launch_on.stream}, problem, grid);
+}
+
+constexpr Kernel kRows[] = {
+    {"coalesced_32x32x1", "coalesced", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost,
+     launch_coalesced},
+};
+
+} // namespace
+
+KernelRows coalesced_rows() {
+    return rows(kRows);
+}
+
+} // namespace pyblas
