@@ -1,0 +1,252 @@
+#include "checked.h"
+
+#include <stdio.h>
+
+/* Products of two 64-bit numbers are compared and added here, so every address and extent is computed in 128 bits. */
+typedef __int128 wide;
+
+static _Thread_local char message[512];
+
+const char *pyblas_checked_message(void) {
+    return message;
+}
+
+/* One operand as it lies in memory, whichever order it has: vectors runs of length elements, ld apart. */
+struct set {
+    uintptr_t address;
+    int64_t length, vectors, ld, stride;
+};
+
+struct buffer {
+    int64_t before, after;
+};
+
+static wide extent(const struct set *s) {
+    return s->length == 0 || s->vectors == 0 ? 0 : (wide)(s->vectors - 1) * s->ld + s->length;
+}
+
+static void reach(const struct set *s, int64_t batch, wide *first, wide *end) {
+    const wide last = (wide)(batch - 1) * s->stride;
+    *first = last < 0 ? last : 0;
+    *end = (last > 0 ? last : 0) + extent(s);
+}
+
+static wide floor_divide(wide a, wide b) { /* b > 0 */
+    return a / b - (a % b < 0);
+}
+
+/* More steps than this take longer than numpy.shares_memory needs to give up. */
+enum { most_steps = 1 << 20 };
+
+static int overlap(const struct set *x, const struct set *y, int64_t batch) {
+    wide x_first, x_end, y_first, y_end;
+    reach(x, batch, &x_first, &x_end);
+    reach(y, batch, &y_first, &y_end);
+    if (extent(x) == 0 || extent(y) == 0)
+        return 0;
+    const wide x_address = x->address, y_address = y->address;
+    if (x_address + 4 * x_end <= y_address + 4 * y_first || y_address + 4 * y_end <= x_address + 4 * x_first)
+        return 0;
+
+    /* A single run has no leading dimension and a single matrix no stride: they fit whatever the other has. */
+    if (x->ld != y->ld && x->vectors != 1 && y->vectors != 1)
+        return -1;
+    if (x->stride != y->stride && batch != 1)
+        return -1;
+    const wide ld = x->vectors != 1 ? x->ld : y->ld;
+
+    /* Elements i of x and i' of y meet if offset + (i - i') + t * ld + d * stride = 0, where t and d are differences of
+       run and matrix numbers. All differences in their ranges occur, so intervals decide. Addresses that differ by a
+       fraction of an element meet its neighbour too. */
+    const wide bytes = x_address - y_address;
+    const wide offset = floor_divide(bytes, 4);
+    const wide low = -(wide)(x->length - 1) - (bytes % 4 != 0), high = y->length - 1;
+    const wide t_low = -(wide)(y->vectors - 1), t_high = x->vectors - 1;
+    wide d_low = -(wide)(batch - 1), d_high = batch - 1;
+    if (x->stride == 0) {
+        d_low = d_high = 0;
+    } else {
+        const wide stride = x->stride < 0 ? -(wide)x->stride : x->stride;
+        const wide nearest = low - t_high * ld - offset, farthest = high - t_low * ld - offset; /* of d * x->stride */
+        const wide from = x->stride < 0 ? -farthest : nearest, to = x->stride < 0 ? -nearest : farthest;
+        if (d_low < -floor_divide(-from, stride))
+            d_low = -floor_divide(-from, stride);
+        if (d_high > floor_divide(to, stride))
+            d_high = floor_divide(to, stride);
+    }
+    if (d_high - d_low >= most_steps)
+        return -1;
+    for (wide d = d_low; d <= d_high; ++d) {
+        const wide shift = offset + d * x->stride;
+        const wide from = -floor_divide(shift - low, ld), to = floor_divide(high - shift, ld);
+        if ((from < t_low ? t_low : from) <= (to > t_high ? t_high : to))
+            return 1;
+    }
+    return 0;
+}
+
+int pyblas_checked_overlap(uintptr_t x, int64_t x_length, int64_t x_vectors, int64_t x_ld, int64_t x_stride,
+                           uintptr_t y, int64_t y_length, int64_t y_vectors, int64_t y_ld, int64_t y_stride,
+                           int64_t batch) {
+    const struct set xs = {x, x_length, x_vectors, x_ld, x_stride};
+    const struct set ys = {y, y_length, y_vectors, y_ld, y_stride};
+    return overlap(&xs, &ys, batch);
+}
+
+/* A number that may need more than 64 bits, for a sentence; no extent in range needs more than 39 digits. */
+static const char *digits(wide value, char text[41]) {
+    char *at = text + 40;
+    *at = 0;
+    do
+        *--at = (char)('0' + (int)(value % 10));
+    while ((value /= 10) != 0);
+    return at;
+}
+
+static int inside(const char *function, const char *name, const struct set *s, int64_t batch,
+                  const struct buffer *buffer) {
+    char needed[41];
+    wide first, end;
+    if (s->address % 4 != 0) {
+        snprintf(message, sizeof message, "%s: %s starts at an address that is not a multiple of 4 bytes", function,
+                 name);
+        return PYBLAS_CHECKED_INVALID;
+    }
+    if (buffer->after < 0 || extent(s) == 0)
+        return 0;
+    reach(s, batch, &first, &end);
+    if (end > buffer->after) {
+        snprintf(message, sizeof message, "%s: %s needs %s elements, its buffer has %lld", function, name,
+                 digits(end, needed), (long long)buffer->after);
+        return PYBLAS_CHECKED_INVALID;
+    }
+    if (-first > buffer->before) {
+        snprintf(message, sizeof message, "%s: %s needs %s elements in front of its first, its buffer has %lld",
+                 function, name, digits(-first, needed), (long long)buffer->before);
+        return PYBLAS_CHECKED_INVALID;
+    }
+    return 0;
+}
+
+static int apart(const char *function, const char *name, const struct set *x, const struct set *c, int64_t batch,
+                 int undecided) {
+    const int answer = overlap(x, c, batch);
+    if (answer == 1) {
+        snprintf(message, sizeof message, "%s: C overlaps %s in memory", function, name);
+        return PYBLAS_CHECKED_INVALID;
+    }
+    return answer == 0 ? 0 : undecided;
+}
+
+/* What the public function refuses by itself, before it reads or writes anything. */
+static int is_refused(int row_major, int transa, int transb, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb,
+                      int64_t ldc, int64_t batch) {
+    const int64_t length_a = (transa == PYBLAS_OP_N) == !row_major ? m : k;
+    const int64_t length_b = (transb == PYBLAS_OP_N) == !row_major ? k : n;
+    const int64_t length_c = row_major ? n : m;
+    return m < 0 || n < 0 || k < 0 || batch < 0 || lda < 1 || lda < length_a || ldb < 1 || ldb < length_b || ldc < 1 ||
+           ldc < length_c;
+}
+
+/* The row-major or column-major runs of a stored rows x columns matrix, transposed if op is not N. */
+static struct set stored(uintptr_t address, int row_major, int op, int64_t rows, int64_t columns, int64_t ld,
+                         int64_t stride) {
+    const int by_rows = (op == PYBLAS_OP_N) == row_major;
+    const struct set s = {address, by_rows ? columns : rows, by_rows ? rows : columns, ld, stride};
+    return s;
+}
+
+static int product(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                   const float *alpha, const struct set *a, const struct set *b, const float *beta, const struct set *c,
+                   int64_t batch) {
+    const pyblasOperation_t ta = (pyblasOperation_t)transa, tb = (pyblasOperation_t)transb;
+    const float *pa = (const float *)a->address, *pb = (const float *)b->address;
+    float *pc = (float *)c->address;
+    if (flags & PYBLAS_CHECKED_STRIDED_BATCHED) {
+        return flags & PYBLAS_CHECKED_ROW_MAJOR
+                   ? (int)pyblasSgemmStridedBatchedRowMajor_64(handle, ta, tb, m, n, k, alpha, pa, a->ld, a->stride, pb,
+                                                               b->ld, b->stride, beta, pc, c->ld, c->stride, batch)
+                   : (int)pyblasSgemmStridedBatched_64(handle, ta, tb, m, n, k, alpha, pa, a->ld, a->stride, pb, b->ld,
+                                                       b->stride, beta, pc, c->ld, c->stride, batch);
+    }
+    return flags & PYBLAS_CHECKED_ROW_MAJOR
+               ? (int)pyblasSgemmRowMajor_64(handle, ta, tb, m, n, k, alpha, pa, a->ld, pb, b->ld, beta, pc, c->ld)
+               : (int)pyblasSgemm_64(handle, ta, tb, m, n, k, alpha, pa, a->ld, pb, b->ld, beta, pc, c->ld);
+}
+
+static int checked(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                   const float *alpha, const struct set *a, const struct buffer *buffer_a, const struct set *b,
+                   const struct buffer *buffer_b, const float *beta, const struct set *c, const struct buffer *buffer_c,
+                   int64_t batch) {
+    const char *function = flags & PYBLAS_CHECKED_STRIDED_BATCHED ? "gemm_strided_batched" : "sgemm";
+    const int row_major = flags & PYBLAS_CHECKED_ROW_MAJOR;
+    int answer;
+    if (is_refused(row_major, transa, transb, m, n, k, a->ld, b->ld, c->ld, batch) || m == 0 || n == 0 || batch == 0)
+        return product(handle, flags, transa, transb, m, n, k, alpha, a, b, beta, c, batch);
+    if ((answer = inside(function, "A", a, batch, buffer_a)) != 0 ||
+        (answer = inside(function, "B", b, batch, buffer_b)) != 0 ||
+        (answer = inside(function, "C", c, batch, buffer_c)) != 0)
+        return answer;
+    /* With alpha == 0 neither A nor B is read, so what they share with C does no harm. */
+    if (flags & PYBLAS_CHECKED_DEVICE_SCALARS || *alpha != 0.0f) {
+        if (!(flags & PYBLAS_CHECKED_A_IS_DISJOINT) && a->address &&
+            (answer = apart(function, "A", a, c, batch, PYBLAS_CHECKED_UNDECIDED_A)) != 0)
+            return answer;
+        if (!(flags & PYBLAS_CHECKED_B_IS_DISJOINT) && b->address &&
+            (answer = apart(function, "B", b, c, batch, PYBLAS_CHECKED_UNDECIDED_B)) != 0)
+            return answer;
+    }
+    return product(handle, flags, transa, transb, m, n, k, alpha, a, b, beta, c, batch);
+}
+
+int pyblas_checked_gemm(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                        double alpha, uintptr_t alpha_address, uintptr_t a, int64_t a_before, int64_t a_after,
+                        int64_t lda, int64_t stride_a, uintptr_t b, int64_t b_before, int64_t b_after, int64_t ldb,
+                        int64_t stride_b, double beta, uintptr_t beta_address, uintptr_t c, int64_t c_before,
+                        int64_t c_after, int64_t ldc, int64_t stride_c, int64_t batch) {
+    const int row_major = flags & PYBLAS_CHECKED_ROW_MAJOR, on_device = flags & PYBLAS_CHECKED_DEVICE_SCALARS;
+    const float host_alpha = (float)alpha, host_beta = (float)beta;
+    const struct set sa = stored(a, row_major, transa, m, k, lda, stride_a);
+    const struct set sb = stored(b, row_major, transb, k, n, ldb, stride_b);
+    const struct set sc = stored(c, row_major, PYBLAS_OP_N, m, n, ldc, stride_c);
+    const struct buffer ba = {a_before, a_after}, bb = {b_before, b_after}, bc = {c_before, c_after};
+    return checked(handle, flags, transa, transb, m, n, k, on_device ? (const float *)alpha_address : &host_alpha, &sa,
+                   &ba, &sb, &bb, on_device ? (const float *)beta_address : &host_beta, &sc, &bc, batch);
+}
+
+int pyblas_checked_sgemm(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                         double alpha, const float *a, int64_t a_size, int64_t lda, const float *b, int64_t b_size,
+                         int64_t ldb, double beta, float *c, int64_t c_size, int64_t ldc) {
+    const int row_major = flags & PYBLAS_CHECKED_ROW_MAJOR;
+    const float host_alpha = (float)alpha, host_beta = (float)beta;
+    const struct set sa = stored((uintptr_t)a, row_major, transa, m, k, lda, 0);
+    const struct set sb = stored((uintptr_t)b, row_major, transb, k, n, ldb, 0);
+    const struct set sc = stored((uintptr_t)c, row_major, PYBLAS_OP_N, m, n, ldc, 0);
+    const struct buffer ba = {0, a_size}, bb = {0, b_size}, bc = {0, c_size};
+    return checked(handle, flags, transa, transb, m, n, k, &host_alpha, &sa, &ba, &sb, &bb, &host_beta, &sc, &bc, 1);
+}
+
+int pyblas_checked_matmul(pyblasHandle_t handle, const float *a, int64_t a_rows, int64_t a_columns, const float *b,
+                          int64_t b_rows, int64_t b_columns, float *c, int64_t c_rows, int64_t c_columns) {
+    if (a_columns != b_rows || a_rows != c_rows || b_columns != c_columns || a_columns < 1 || b_columns < 1)
+        return PYBLAS_CHECKED_OTHER_SHAPES;
+    return pyblas_checked_sgemm(handle, PYBLAS_CHECKED_ROW_MAJOR, PYBLAS_OP_N, PYBLAS_OP_N, a_rows, b_columns,
+                                a_columns, 1.0, a, a_rows * a_columns, a_columns, b, b_rows * b_columns, b_columns, 0.0,
+                                c, c_rows * c_columns, b_columns);
+}
+
+int pyblas_checked_gemm_batched(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n,
+                                int64_t k, double alpha, uintptr_t alpha_address, uintptr_t a, int64_t lda, uintptr_t b,
+                                int64_t ldb, double beta, uintptr_t beta_address, uintptr_t c, int64_t ldc,
+                                int64_t batch) {
+    const pyblasOperation_t ta = (pyblasOperation_t)transa, tb = (pyblasOperation_t)transb;
+    const int on_device = flags & PYBLAS_CHECKED_DEVICE_SCALARS;
+    const float host_alpha = (float)alpha, host_beta = (float)beta;
+    const float *pa = on_device ? (const float *)alpha_address : &host_alpha;
+    const float *pb = on_device ? (const float *)beta_address : &host_beta;
+    const float *const *as = (const float *const *)a, *const *bs = (const float *const *)b;
+    float *const *cs = (float *const *)c;
+    return flags & PYBLAS_CHECKED_ROW_MAJOR
+               ? (int)pyblasSgemmBatchedRowMajor_64(handle, ta, tb, m, n, k, pa, as, lda, bs, ldb, pb, cs, ldc, batch)
+               : (int)pyblasSgemmBatched_64(handle, ta, tb, m, n, k, pa, as, lda, bs, ldb, pb, cs, ldc, batch);
+}
