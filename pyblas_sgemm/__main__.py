@@ -1,0 +1,341 @@
+"""The command `pyblas-sgemm`, the same as `python -m pyblas_sgemm`.
+
+Without arguments it says what it runs on, does real work on each device there is, compares the results with float64 and
+the speed with the array library's own product, and ends with 0 only if every result lies within its error bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import pyblas_sgemm
+from ._info import info, library_version, package_folder
+
+UNIT = 2.0**-24  # a rounding to float32 is off by at most this, relatively
+SPIN_SECONDS = 0.3  # BLAS threads of NumPy spin for 0.1 s after a product; nobody is timed before they sleep
+FOLDERS = {
+    "cmake-dir": "lib/cmake/pyblas_sgemm",
+    "include-dir": "include",
+    "pkgconfig-dir": "lib/pkgconfig",
+    "lib-dir": "lib",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="pyblas-sgemm",
+        description="Says what pyblas_sgemm runs on, then multiplies on each device and checks error and speed.",
+    )
+    parser.add_argument("--version", action="version", version=f"pyblas-sgemm {library_version()}")
+    for option, folder in FOLDERS.items():
+        parser.add_argument(f"--{option}", action="store_true", help=f"print the folder {folder} of this installation")
+    commands = parser.add_subparsers(dest="command", metavar="{info,kernels}")
+    info_command = commands.add_parser("info", help="print engines, GPUs, build and settings")
+    info_command.add_argument("--json", action="store_true", help="as JSON")
+    commands.add_parser("kernels", help="print the table of kernels")
+    options = vars(parser.parse_args(arguments))
+
+    folders = [folder for option, folder in FOLDERS.items() if options[option.replace("-", "_")]]
+    if folders:
+        print("\n".join(str(package_folder() / folder) for folder in folders))
+    elif options["command"] == "info":
+        print(json.dumps(info(), indent=2) if options["json"] else info())
+    elif options["command"] == "kernels":
+        print(kernel_table())
+    else:
+        return demonstrate()
+    return 0
+
+
+def kernel_table() -> str:
+    header = ("name", "engine", "modes", "SM from")
+    rows = [
+        (row["name"], row["engine"], row["modes"], f"{row['min_sm'] / 10:.1f}" if row["min_sm"] else "")
+        for row in pyblas_sgemm.kernels()
+    ]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in (header, *rows))
+
+
+# ---- the devices ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device and the array library that holds its memory, as far as the work below needs them."""
+
+    title: str
+    library: str
+    put: Callable[[np.ndarray[Any, Any]], Any]
+    get: Callable[[Any], np.ndarray[Any, Any]]
+    matmul: Callable[..., Any]
+    softmax: Callable[[Any], Any]  # of the rows, in place
+    synchronize: Callable[[], None]
+
+
+def cpu_device(facts: dict[str, Any]) -> Device:
+    title = f"CPU ({facts['instruction_set']}, threads: {facts['threads']})"
+    return Device(title, "NumPy", np.array, np.array, np.matmul, softmax_of(np), lambda: None)
+
+
+def gpu_devices(gpus: list[dict[str, Any]]) -> Iterator[Device]:
+    """A device for each GPU that the library supports; prints why one is left out."""
+    for gpu in gpus:
+        title = f"GPU {gpu['device']} ({gpu['name']})"
+        if not gpu["supported"]:
+            print(f"\n{title} is not used: {gpu['reason']}")
+            continue
+        device = cupy_device(gpu["device"], title) or torch_device(gpu["device"], title)
+        if device:
+            yield device
+        else:
+            print(
+                f"\n{title} was found, but an array library that holds GPU memory is needed to use it from Python:"
+                f" install CuPy (pip install cupy-cuda{gpu['cuda_version'].split('.')[0]}x) or PyTorch."
+            )
+
+
+def cupy_device(number: int, title: str) -> Device | None:
+    cupy = gpu_module("cupy")
+    if cupy is None or not cupy.is_available():
+        return None
+    cupy.cuda.Device(number).use()
+    return Device(
+        title,
+        "CuPy",
+        cupy.asarray,
+        cupy.asnumpy,
+        cupy.matmul,
+        softmax_of(cupy),
+        cupy.cuda.get_current_stream().synchronize,
+    )
+
+
+def torch_device(number: int, title: str) -> Device | None:
+    torch = gpu_module("torch")
+    if torch is None or not torch.cuda.is_available():
+        return None
+    torch.cuda.set_device(number)
+
+    def softmax(rows: Any) -> None:
+        rows -= rows.amax(-1, keepdim=True)
+        rows.exp_()
+        rows /= rows.sum(-1, keepdim=True)
+
+    return Device(
+        title,
+        "PyTorch",
+        lambda array: torch.from_numpy(array).cuda(),
+        lambda tensor: np.asarray(tensor.cpu()),
+        torch.matmul,
+        softmax,
+        torch.cuda.synchronize,
+    )
+
+
+def gpu_module(name: str) -> Any:
+    """The module, or None if it is not installed or does not load on this machine."""
+    try:
+        return importlib.import_module(name)
+    except (ImportError, OSError):
+        return None
+
+
+def softmax_of(xp: Any) -> Callable[[Any], None]:
+    def softmax(rows: Any) -> None:
+        rows -= rows.max(-1, keepdims=True)
+        xp.exp(rows, out=rows)
+        rows /= rows.sum(-1, keepdims=True)
+
+    return softmax
+
+
+# ---- the work ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    work: str
+    operations: float
+    seconds: float
+    peer_seconds: float
+    error: float  # relative, in the Frobenius norm
+    of_bound: float  # largest error of an element as a part of its bound; at most 1 if all is well
+
+    @property
+    def within_bound(self) -> bool:
+        return self.of_bound <= 1  # false for NaN
+
+
+def demonstrate() -> int:
+    start = time.perf_counter()
+    facts = info()
+    print(facts, flush=True)
+    try:
+        outcomes = run_device(cpu_device(facts["cpu"]), size=1024, tokens=128, sequences=32)
+        for device in gpu_devices(facts["gpus"]):
+            outcomes += run_device(device, size=4096, tokens=512, sequences=8)
+    except pyblas_sgemm.SgemmError as error:
+        print(f"Failed: {error} ({error.name})")
+        return 1
+    wrong = [outcome.work for outcome in outcomes if not outcome.within_bound]
+    print(f"\nTook {time.perf_counter() - start:.1f} s.")
+    if wrong:
+        print(f"Wrong: errors beyond the bound of fp32 in {'; '.join(wrong)}.")
+        return 1
+    print("All results are within the error bounds of fp32.")
+    return 0
+
+
+def run_device(device: Device, size: int, tokens: int, sequences: int) -> list[Outcome]:
+    print(f"\n{device.title}")
+    print(f"  {'':44}{'GFLOP/s':>9}{device.library:>9}{'ratio':>7}{'error':>10}{'of bound':>10}", flush=True)
+    outcomes = []
+    for run in (lambda: run_sgemm(device, size), lambda: run_attention(device, tokens, sequences, heads=12, dim=64)):
+        outcome = run()
+        outcomes.append(outcome)
+        print(
+            f"  {outcome.work:44}{outcome.operations / outcome.seconds / 1e9:9.1f}"
+            f"{outcome.operations / outcome.peer_seconds / 1e9:9.1f}{outcome.peer_seconds / outcome.seconds:7.2f}"
+            f"{outcome.error:10.1e}{outcome.of_bound:10.2g}",
+            flush=True,
+        )
+    return outcomes
+
+
+def run_sgemm(device: Device, size: int) -> Outcome:
+    """C = A B, square. A sample of C's rows is compared, the last one among them."""
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal((size, size), dtype=np.float32) for _ in range(2))
+    device_a, device_b = device.put(a), device.put(b)
+    c, peer_c = (device.put(np.full((size, size), np.nan, dtype=np.float32)) for _ in range(2))
+
+    def multiply() -> None:
+        pyblas_sgemm.sgemm(
+            "N", "N", size, size, size, 1.0, device_a, size, device_b, size, 0.0, c, size, order="C", compute="fp32"
+        )
+
+    seconds = median_seconds(multiply, device.synchronize)
+    peer_seconds = median_seconds(lambda: device.matmul(device_a, device_b, out=peer_c), device.synchronize)
+
+    rows = np.append(rng.choice(size - 1, 127, replace=False), size - 1)
+    expected = a[rows].astype(np.float64) @ b.astype(np.float64)
+    bound = (size + 2) * (UNIT * (abs(a[rows]).astype(np.float64) @ abs(b).astype(np.float64)) + 2.0**-149)
+    error, of_bound = compare(device.get(c)[rows], expected, bound)
+    # The bound of an element is what the worst data may do; random data must do far better, or something is amiss.
+    of_bound = max(of_bound, error / (UNIT / 2 * math.sqrt(size)))
+    return Outcome(f"sgemm {size} x {size} x {size}", 2.0 * size**3, seconds, peer_seconds, error, of_bound)
+
+
+def run_attention(device: Device, tokens: int, sequences: int, heads: int, dim: int) -> Outcome:
+    """softmax(Q K^T / sqrt(dim)) V for all heads of all sequences by two calls. Q, K, V and the result are
+    (token, sequence, head, dim) and stay so: a head of a sequence is a matrix whose rows are `width` apart and which
+    begins `dim` after the one before. The speed is that of the two products; the error is that of the whole."""
+    rng = np.random.default_rng(2)
+    batch, width = sequences * heads, sequences * heads * dim
+    q, k, v = (rng.standard_normal((tokens, batch, dim), dtype=np.float32) for _ in range(3))
+    device_q, device_k, device_v = device.put(q), device.put(k), device.put(v)
+    scores = device.put(np.full((batch, tokens, tokens), np.nan, dtype=np.float32))
+    out = device.put(np.full((tokens, batch, dim), np.nan, dtype=np.float32))
+    alpha = 1 / math.sqrt(dim)
+
+    # fmt: off
+    def multiply_keys() -> None:
+        pyblas_sgemm.gemm_strided_batched(
+            "N", "T", tokens, tokens, dim, alpha, device_q, width, dim, device_k, width, dim,
+            0.0, scores, tokens, tokens * tokens, batch, order="C", compute="fp32",
+        )
+
+    def multiply_values() -> None:
+        pyblas_sgemm.gemm_strided_batched(
+            "N", "N", tokens, dim, tokens, 1.0, scores, tokens, tokens * tokens, device_v, width, dim,
+            0.0, out, width, dim, batch, order="C", compute="fp32",
+        )
+    # fmt: on
+
+    def multiply_both() -> None:
+        multiply_keys()
+        multiply_values()
+
+    multiply_keys()
+    device.softmax(scores)
+    multiply_values()
+    result = device.get(out)
+    seconds = median_seconds(multiply_both, device.synchronize)
+
+    peer_q, peer_k, peer_v = (x.swapaxes(0, 1) for x in (device_q, device_k, device_v))
+    peer_out = device.put(np.empty((batch, tokens, dim), dtype=np.float32))
+
+    def multiply_both_by_peer() -> None:
+        device.matmul(peer_q, peer_k.swapaxes(1, 2), out=scores)
+        device.matmul(scores, peer_v, out=peer_out)
+
+    peer_seconds = median_seconds(multiply_both_by_peer, device.synchronize)
+
+    sample = np.append(rng.choice(batch - 1, 15, replace=False), batch - 1)
+    expected, bound = attention_float64(*(x[:, sample].swapaxes(0, 1).astype(np.float64) for x in (q, k, v)))
+    return Outcome(
+        f"attention {sequences} x {heads} heads, {tokens} x {dim}",
+        4.0 * batch * tokens * tokens * dim,
+        seconds,
+        peer_seconds,
+        *compare(result[:, sample].swapaxes(0, 1), expected, bound),
+    )
+
+
+def attention_float64(q: Any, k: Any, v: Any) -> tuple[Any, Any]:
+    """Attention of (head, token, dim) and how far a float32 computation may be from it.
+
+    If every score is off by at most d, each weight is off by a factor of at most exp(2 d). d is the bound of the first
+    product plus the rounding of the difference from the row's maximum. The exponential (8 roundings at most, above and
+    below the fraction line), the sum, the division and the second product add their own.
+    """
+    tokens, dim = q.shape[1:]
+    alpha = float(np.float32(1 / math.sqrt(dim)))
+    scores = alpha * q @ k.swapaxes(1, 2)
+    below_maximum = scores.max(axis=-1, keepdims=True) - scores
+    off = UNIT * ((dim + 2) * alpha * abs(q) @ abs(k).swapaxes(1, 2) + below_maximum)
+    weights = np.exp(-below_maximum)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    relative = np.expm1(2 * off.max(axis=-1, keepdims=True) + (16 + tokens + 2 + tokens + 2) * UNIT)
+    return weights @ v, relative * (weights @ abs(v))
+
+
+def compare(result: Any, expected: Any, bound: Any) -> tuple[float, float]:
+    """The relative error of the whole, and the largest error of an element as a part of its bound."""
+    difference = abs(result - expected)
+    return float(np.linalg.norm(difference) / np.linalg.norm(expected)), float((difference / bound).max())
+
+
+def median_seconds(call: Callable[[], object], synchronize: Callable[[], None], budget: float = 0.6) -> float:
+    """Time of one call: the median of some runs, each long enough for the clock, after warming up."""
+
+    def run(calls: int) -> float:
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        synchronize()
+        return (time.perf_counter() - start) / calls
+
+    time.sleep(SPIN_SECONDS)
+    run(1)
+    once = run(1)
+    calls = max(1, math.ceil(0.01 / once))
+    runs = min(11, max(3, int(budget / (once * calls))))
+    return statistics.median(run(calls) for _ in range(runs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
