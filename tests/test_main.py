@@ -1,0 +1,190 @@
+"""The command pyblas-sgemm and python -m pyblas_sgemm."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engines import kernel_rows
+
+import pyblas_sgemm
+from pyblas_sgemm import __main__ as program
+
+CPU = program.cpu_device({"instruction_set": "any", "threads": 2})
+SCRIPT = Path(sys.executable).parent / "pyblas-sgemm"
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Runs a command outside the source tree; returns its exit status and what it printed."""
+
+    def run(*words):
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert done.stderr == ""
+        return done.returncode, done.stdout
+
+    return run
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """No waiting and few runs: the speed is not what is tested."""
+    monkeypatch.setattr(program, "SPIN_SECONDS", 0)
+    monkeypatch.setattr(program.median_seconds, "__defaults__", (0.001,))
+
+
+def test_without_arguments_it_works_on_every_device(command):
+    status, output = command(SCRIPT)
+    assert status == 0, output
+    assert str(pyblas_sgemm.info()) in output
+    for gpu in pyblas_sgemm.info()["gpus"]:
+        assert f"GPU {gpu['device']}" in output
+    assert "sgemm 1024 x 1024 x 1024" in output
+    assert "attention 32 x 12 heads" in output
+    assert "All results are within the error bounds of fp32." in output
+
+
+@pytest.mark.parametrize("start", [[SCRIPT], [sys.executable, "-m", "pyblas_sgemm"]])
+def test_script_and_module_are_the_same(command, start):
+    assert command(*start, "--version") == (0, f"pyblas-sgemm {pyblas_sgemm.info()['version']}\n")
+    status, output = command(*start, "--help")
+    assert status == 0
+    assert output.startswith("usage: pyblas-sgemm")
+
+
+@pytest.mark.parametrize(
+    ("option", "file"),
+    [
+        ("--cmake-dir", "pyblas_sgemm-config.cmake"),
+        ("--include-dir", "pyblas_sgemm.h"),
+        ("--pkgconfig-dir", "pyblas_sgemm.pc"),
+        ("--lib-dir", "libpyblas_sgemm.so"),
+    ],
+)
+def test_folders_hold_what_their_names_say(capsys, option, file):
+    assert program.main([option]) == 0
+    assert (Path(capsys.readouterr().out.rstrip("\n")) / file).is_file()
+
+
+def test_several_folders_are_one_a_line(capsys):
+    assert program.main(["--lib-dir", "--include-dir"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [Path(line).name for line in lines] == ["include", "lib"]
+
+
+def test_info(capsys):
+    assert program.main(["info"]) == 0
+    assert capsys.readouterr().out == f"{pyblas_sgemm.info()}\n"
+    assert program.main(["info", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == pyblas_sgemm.info()
+
+
+def test_kernels(capsys):
+    assert program.main(["kernels"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["name", "engine", "modes", "SM", "from"]
+    assert [row.split()[0] for row in rows] == [name for name, *_ in kernel_rows()]
+
+
+def test_unknown_arguments_are_refused(capsys):
+    with pytest.raises(SystemExit) as stop:
+        program.main(["--no-such-option"])
+    assert stop.value.code == 2
+    assert "--no-such-option" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", [64, 200])
+def test_right_products_are_within_the_bound(quick, size):
+    outcome = program.run_sgemm(CPU, size)
+    assert outcome.within_bound
+    assert outcome.error < 1e-6
+    assert outcome.operations == 2 * size**3
+
+
+def test_right_attention_is_within_the_bound(quick):
+    assert program.run_attention(CPU, tokens=24, sequences=3, heads=2, dim=8).within_bound
+
+
+def one_element_off(function):
+    def call(*arguments, **keywords):
+        c = function(*arguments, **keywords)
+        c.reshape(-1)[-1] += 0.01
+        return c
+
+    return call
+
+
+def never_written(function):
+    return lambda *arguments, **keywords: None
+
+
+def rounded_inputs(function):
+    """What a product in TF32 would give."""
+
+    def call(transa, transb, m, n, k, alpha, a, lda, b, *rest, **keywords):
+        a, b = ((x.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32) for x in (a, b))
+        return function(transa, transb, m, n, k, alpha, a, lda, b, *rest, **keywords)
+
+    return call
+
+
+@pytest.mark.parametrize("fault", [one_element_off, never_written, rounded_inputs])
+def test_wrong_products_are_found(quick, monkeypatch, fault):
+    monkeypatch.setattr(pyblas_sgemm, "sgemm", fault(pyblas_sgemm.sgemm))
+    assert not program.run_sgemm(CPU, 256).within_bound
+
+
+@pytest.mark.parametrize("fault", [one_element_off, never_written])
+def test_wrong_attention_is_found(quick, monkeypatch, fault):
+    monkeypatch.setattr(pyblas_sgemm, "gemm_strided_batched", fault(pyblas_sgemm.gemm_strided_batched))
+    assert not program.run_attention(CPU, tokens=24, sequences=3, heads=2, dim=8).within_bound
+
+
+def test_a_wrong_result_is_said_and_ends_with_1(monkeypatch, capsys):
+    outcomes = [program.Outcome(work, 1, 1, 1, 1e-7, of_bound) for work, of_bound in (("good", 1), ("bad", np.nan))]
+    monkeypatch.setattr(program, "run_device", lambda *_, **__: outcomes)
+    monkeypatch.setattr(program, "gpu_devices", lambda gpus: [])
+    assert program.demonstrate() == 1
+    assert "Wrong: errors beyond the bound of fp32 in bad.\n" in capsys.readouterr().out
+
+
+def test_an_error_is_said_and_ends_with_1(monkeypatch, capsys):
+    def fail(*_, **__):
+        raise pyblas_sgemm.NotSupportedError("the kernel cannot do this")
+
+    monkeypatch.setattr(program, "run_device", fail)
+    assert program.demonstrate() == 1
+    assert "Failed: the kernel cannot do this (PYBLAS_STATUS_NOT_SUPPORTED)\n" in capsys.readouterr().out
+
+
+def test_a_gpu_without_an_array_library_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(program, "gpu_module", lambda name: None)
+    gpu = {"device": 1, "name": "NVIDIA Something", "cuda_version": "13.0", "supported": True, "reason": ""}
+    assert list(program.gpu_devices([gpu])) == []
+    output = capsys.readouterr().out
+    assert "GPU 1 (NVIDIA Something) was found, but an array library" in output
+    assert "pip install cupy-cuda13x" in output
+
+
+def test_a_gpu_that_is_not_supported_has_its_reason(monkeypatch, capsys):
+    gpu = {"device": 0, "name": "NVIDIA Old", "cuda_version": "12.0", "supported": False, "reason": "its SM is 5.0"}
+    assert list(program.gpu_devices([gpu])) == []
+    assert "GPU 0 (NVIDIA Old) is not used: its SM is 5.0" in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+def test_cupy_arrays_on_the_gpu(quick):
+    (device, *_) = program.gpu_devices(pyblas_sgemm.info()["gpus"])
+    assert device.library == "CuPy"
+    assert program.run_sgemm(device, 256).within_bound
+    assert program.run_attention(device, tokens=24, sequences=3, heads=2, dim=8).within_bound
+
+
+@pytest.mark.gpu
+@pytest.mark.interop("torch")
+def test_torch_tensors_on_the_gpu(quick):
+    device = program.torch_device(0, "GPU")
+    assert program.run_sgemm(device, 256).within_bound
+    assert program.run_attention(device, tokens=24, sequences=3, heads=2, dim=8).within_bound
