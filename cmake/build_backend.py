@@ -6,8 +6,9 @@ import os
 from typing import Any
 
 import scikit_build_core.build as backend
+from scikit_build_core.build import *
+
 from cuda_toolkit import WHEELS, BuildError, wants_wheels
-from scikit_build_core.build import *  # noqa: F403
 
 
 def compiler(config_settings: dict[str, Any] | None) -> list[str]:

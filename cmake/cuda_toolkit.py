@@ -51,7 +51,9 @@ def nvidia_driver() -> Driver | None:
         return None
     try:
         version, count = ctypes.c_int(), ctypes.c_uint()
-        if nvml.nvmlSystemGetCudaDriverVersion(ctypes.byref(version)) or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+        if nvml.nvmlSystemGetCudaDriverVersion(ctypes.byref(version)) or nvml.nvmlDeviceGetCount_v2(
+            ctypes.byref(count)
+        ):
             return None
         capabilities = []
         for index in range(count.value):
@@ -68,7 +70,7 @@ def nvidia_driver() -> Driver | None:
 
 
 def nvcc_version(nvcc: Path) -> tuple[int, int]:
-    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
     found = re.search(r"release (\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
@@ -136,7 +138,9 @@ def parse(request: str) -> list[str]:
     for item in re.split(r"[;, ]+", request.strip(";, ")):
         found = re.fullmatch(r"(\d{2,3}[a-z]?)(-real|-virtual|-ptx)?", item)
         if not found:
-            raise BuildError(f"PYBLAS_CUDA_ARCHS has '{item}'; a list such as 80;90a;80-ptx or the word all is expected")
+            raise BuildError(
+                f"PYBLAS_CUDA_ARCHS has '{item}'; a list such as 80;90a;80-ptx or the word all is expected"
+            )
         names.append(found[1] + ("-ptx" if found[2] in ("-virtual", "-ptx") else ""))
     return names
 
@@ -168,10 +172,10 @@ def architectures(request: str, known: set[int], driver: Driver | None) -> list[
 def cmake_text(choice: Choice, archs: str, driver: Driver | None) -> str:
     values = {"cuda_reason": choice.reason, "cuda_required": "ON" if choice.required else "OFF", "nvcc": ""}
     if choice.nvcc:
-        listed = subprocess.run([choice.nvcc, "--list-gpu-code"], capture_output=True, text=True).stdout
+        listed = subprocess.run([choice.nvcc, "--list-gpu-code"], capture_output=True, text=True, check=False).stdout
         known = {int(number) for number in re.findall(r"sm_(\d+)", listed)}
         names = architectures(archs, known, driver)
-        helped = subprocess.run([choice.nvcc, "--help"], capture_output=True, text=True).stdout
+        helped = subprocess.run([choice.nvcc, "--help"], capture_output=True, text=True, check=False).stdout
         # The packages keep their libraries in lib, where nvcc's own profile says lib64.
         root = choice.nvcc.parent.parent
         values |= {
