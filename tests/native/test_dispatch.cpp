@@ -1,0 +1,197 @@
+// Selection without a GPU: devices made up from published figures, shapes of every family, and the kernel each pair
+// takes, compared with a recorded list. `test_dispatch FILE` compares, `test_dispatch --update FILE` records anew after
+// a change that is meant.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "device.hpp"
+#include "dispatch.hpp"
+#include "engine.hpp"
+
+using namespace pyblas;
+
+namespace {
+
+constexpr char kArchitectures[] = "75 80 86 89 90a 100 120 80-ptx";
+
+struct Model {
+    const char *name;
+    int sm, multiprocessors;
+    double clock_hz, bandwidth;
+    int64_t l2_bytes;
+    int shared_per_block;
+};
+constexpr Model kModels[] = {
+    {"T4", 75, 40, 1.59e9, 0.30e12, 4 << 20, 64 << 10},        {"A100", 80, 108, 1.41e9, 1.9e12, 40 << 20, 163 << 10},
+    {"A10", 86, 72, 1.70e9, 0.57e12, 6 << 20, 99 << 10},       {"L4", 89, 58, 2.04e9, 0.28e12, 48 << 20, 99 << 10},
+    {"H200", 90, 132, 1.98e9, 4.59e12, 60 << 20, 227 << 10},   {"B200", 100, 148, 1.96e9, 7.6e12, 126 << 20, 227 << 10},
+    {"RTX 5090", 120, 170, 2.4e9, 1.7e12, 96 << 20, 99 << 10},
+};
+
+struct Shape {
+    int64_t m, n, k, batch;
+};
+constexpr Shape kShapes[] = {
+    {1, 1, 1, 1},          {64, 64, 64, 1},       {128, 128, 128, 1},    {256, 256, 256, 1},    {512, 512, 512, 1},
+    {1024, 1024, 1024, 1}, {2048, 2048, 2048, 1}, {4096, 4096, 4096, 1}, {8192, 8192, 8192, 1}, {1001, 777, 513, 1},
+    {127, 129, 131, 1},    {1, 4096, 4096, 1},    {16, 4096, 4096, 1},   {4096, 8, 4096, 1},    {128, 4096, 14336, 1},
+    {65536, 256, 256, 1},  {256, 256, 65536, 1},  {1048576, 16, 16, 1},  {32, 32, 262144, 1},   {128, 128, 64, 384},
+    {2048, 2048, 64, 64},  {8, 8, 8, 100000},     {32, 32, 32, 10000},   {100, 100, 100, 500},  {256, 256, 256, 512},
+};
+
+Problem problem_of(const Shape &shape, Op transa, Op transb) {
+    Problem problem;
+    problem.transa = transa;
+    problem.transb = transb;
+    problem.m = shape.m;
+    problem.n = shape.n;
+    problem.k = shape.k;
+    problem.batch = shape.batch;
+    problem.a.ld = transa == Op::N ? shape.m : shape.k;
+    problem.b.ld = transb == Op::N ? shape.k : shape.n;
+    problem.c.ld = shape.m;
+    problem.a.stride = shape.m * shape.k;
+    problem.b.stride = shape.k * shape.n;
+    problem.c.stride = shape.m * shape.n;
+    problem.alpha.value = 1.0f;
+    return problem;
+}
+
+constexpr size_t kWorkspace = size_t{64} << 20;
+int failures = 0;
+
+void expect(bool fact, const std::string &what) {
+    if (!fact) {
+        std::printf("FAILED: %s\n", what.c_str());
+        ++failures;
+    }
+}
+
+// What each device takes for each shape; the four op pairs stand on one line if they agree.
+std::string choices(std::set<std::string> *winners) {
+    std::ostringstream out;
+    for (const Model &model : kModels) {
+        const Device device = gpu_model(model.sm, model.multiprocessors, model.clock_hz, model.bandwidth,
+                                        model.l2_bytes, model.shared_per_block, kArchitectures);
+        for (const Shape &shape : kShapes) {
+            std::string names;
+            for (const Op transa : {Op::N, Op::T})
+                for (const Op transb : {Op::N, Op::T}) {
+                    Selection selection;
+                    const Problem problem = problem_of(shape, transa, transb);
+                    const Status status = select(problem, device, kWorkspace, nullptr, &selection);
+                    expect(status == kSuccess, std::string("selection on ") + model.name);
+                    if (status != kSuccess)
+                        continue;
+                    expect(selection.seconds > 0 && selection.seconds < 1e6,
+                           std::string("a sensible prediction of ") + selection.kernel->name);
+                    winners->insert(selection.kernel->name);
+                    const std::string name = selection.kernel->name;
+                    if (names != name)
+                        names += (names.empty() ? "" : " ") + name;
+                }
+            out << model.name << " m=" << shape.m << " n=" << shape.n << " k=" << shape.k << " batch=" << shape.batch
+                << ": " << names << "\n";
+        }
+    }
+    return out.str();
+}
+
+void compare(const std::string &got, const char *path) {
+    std::ifstream file(path);
+    const std::string want((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    std::istringstream got_lines(got), want_lines(want);
+    std::string line, recorded;
+    while (std::getline(got_lines, line)) {
+        std::getline(want_lines, recorded);
+        expect(line == recorded, "'" + line + "', recorded is '" + recorded + "'");
+        recorded.clear();
+    }
+    expect(!std::getline(want_lines, recorded), "the recorded list is longer");
+}
+
+void check_gpu_rows(int count, char **arguments) {
+    std::set<std::string> winners;
+    const std::string got = choices(&winners);
+    for (int i = 0; const Kernel *kernel = kernel_at(i); ++i) {
+        const std::string family = kernel->family;
+        const bool shipped = kernel->engine == Engine::gpu && family == "warp_tile";
+        expect(!shipped || winners.count(kernel->name), std::string(kernel->name) + " wins somewhere");
+    }
+    if (count == 3 && std::strcmp(arguments[1], "--update") == 0)
+        std::ofstream(arguments[2]) << got;
+    else if (count == 2)
+        compare(got, arguments[1]);
+    else
+        expect(false, "usage: test_dispatch [--update] FILE");
+
+    // naive is right for everything, also without workspace and on the least device.
+    const Device least = gpu_model(75, 1, 1e9, 1e11, 1 << 20, 48 << 10, "75");
+    const Kernel *naive = kernel_named("naive_32x32x1");
+    expect(naive, "there is naive_32x32x1");
+    for (const Shape &shape : kShapes)
+        expect(naive && !illegal(*naive, problem_of(shape, Op::T, Op::T), least, 0), "naive is legal everywhere");
+
+    // A kernel that a device cannot run is refused by name, with the reason.
+    Selection selection;
+    const Kernel *cpu = nullptr;
+    for (int i = 0; const Kernel *kernel = kernel_at(i); ++i)
+        if (kernel->engine == Engine::cpu)
+            cpu = kernel;
+    expect(cpu &&
+               select(problem_of(kShapes[0], Op::N, Op::N), least, 0, cpu, &selection) == PYBLAS_STATUS_NOT_SUPPORTED,
+           "a CPU kernel is refused on a GPU");
+    expect(std::strstr(last_error_message(), "was forced, but"), "and says why");
+}
+
+void check_table() {
+    std::set<std::string> names;
+    for (int i = 0; const Kernel *kernel = kernel_at(i); ++i) {
+        expect(names.insert(kernel->name).second, std::string(kernel->name) + " stands once in the table");
+        expect(std::strncmp(kernel->name, kernel->family, std::strlen(kernel->family)) == 0,
+               std::string(kernel->name) + " begins with its family");
+        expect(kernel_named(kernel->name) == kernel, std::string(kernel->name) + " is found by its name");
+        expect(kernel->modes != 0, std::string(kernel->name) + " serves a mode");
+    }
+    expect(!kernel_at(-1) && !kernel_named("") && !kernel_named("fast"), "nothing else is found");
+}
+
+void check_architectures() {
+    expect(architecture_supported(80, "80") && architecture_supported(86, "80") && !architecture_supported(75, "80"),
+           "machine code serves later minor versions of its generation");
+    expect(!architecture_supported(90, "80") && architecture_supported(90, "80-ptx") &&
+               architecture_supported(120, "80-ptx") && !architecture_supported(75, "80-ptx"),
+           "PTX serves everything later");
+    expect(architecture_supported(90, "75 90a") && !architecture_supported(100, "90a"), "90a is for 9.0 only");
+    expect(!architecture_supported(90, ""), "a build without CUDA serves none");
+}
+
+void check_cpu() {
+    const Device device = cpu::device();
+    for (const Shape &shape : kShapes)
+        for (const Op transa : {Op::N, Op::T}) {
+            Selection selection;
+            const Problem problem = problem_of(shape, transa, Op::N);
+            expect(select(problem, device, 0, nullptr, &selection) == kSuccess &&
+                       selection.kernel->engine == Engine::cpu,
+                   "every shape has a CPU kernel");
+        }
+}
+
+} // namespace
+
+int main(int count, char **arguments) {
+    check_table();
+    check_architectures();
+    check_cpu();
+    if (kernel_at(0)->engine == Engine::gpu)
+        check_gpu_rows(count, arguments);
+    std::printf("%d failures\n", failures);
+    return failures != 0;
+}
