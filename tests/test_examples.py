@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,33 @@ def test_errors_reach_the_user(examples):
     assert done.returncode == 1
     assert "PYBLAS_STATUS_INVALID_VALUE" in done.stderr
     assert "(ldc) is 1, must be at least max(1, m) = 48" in done.stderr
+
+
+README = (SOURCE.parents[1] / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_the_readme_s_python_runs(prints):
+    on_the_cpu = [block for block in blocks("python") if "cupy" not in block]
+    assert len(on_the_cpu) == 3
+    assert prints("\n".join(on_the_cpu)) == on_the_cpu[-1].rsplit("# ", 1)[1].strip()
+
+
+@pytest.mark.gpu
+def test_the_readme_s_python_runs_on_the_gpu(prints):
+    on_both = "\n".join(blocks("python")[:2])
+    assert "cupy" in on_both
+    check = "print(bool(abs(cp.asnumpy(c) - cp.asnumpy(a) @ cp.asnumpy(b)).max() < 1e-3))"
+    assert prints(f"{on_both}\n{check}") == "True"
+
+
+def test_the_readme_s_c_program_runs(tmp_path):
+    (program,) = blocks("c")
+    (tmp_path / "main.c").write_text(program)
+    commands = next(block for block in blocks("sh") if "pkg-config" in block)
+    (tmp_path / "build").write_text(commands)
+    path = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
+    assert run("sh", "-e", "build", cwd=tmp_path, PATH=path) == "22 28\n49 64\n"
