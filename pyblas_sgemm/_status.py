@@ -70,4 +70,5 @@ def check(status: int) -> None:
 
 
 def _text(chars: object) -> str:
-    return ffi.string(chars).decode("utf-8", "replace")
+    text: bytes = ffi.string(chars)
+    return text.decode("utf-8", "replace")

@@ -1,0 +1,532 @@
+"""Any array -> address, shape, strides, device, stream. The only module that knows NumPy from CuPy from PyTorch.
+
+CuPy and PyTorch are looked up in ``sys.modules`` and never imported: an array of theirs cannot be here unless its library
+is loaded. Nothing here reads or writes an element except the copies at the end, which only ``matmul`` uses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from ._cffi import lib
+from ._status import InvalidValueError
+
+FLOAT32 = np.dtype(np.float32)
+ITEM = 4
+
+# Steps that numpy.shares_memory may take; some hundredths of a second. Its stub knows only the two special values.
+_MOST_WORK: Any = 1_000_000
+
+_Exceptions: Any = getattr(np, "exceptions", np)  # NumPy 1.24 and older keep TooHardError in the main module
+
+_DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
+
+
+class View(NamedTuple):
+    """What a call needs to know of an array. Strides count bytes, as the libraries give them."""
+
+    array: Any  # the library's own array: a NumPy array for host memory
+    owner: Any  # keeps the memory
+    library: str  # 'numpy', 'cupy', 'torch', or 'interface' for anything else on a GPU
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    readonly: bool
+    device: int | None  # None: host memory
+    stream: int | None = None  # of the interface, where the library has no current stream to ask for
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+class Elements(NamedTuple):
+    """The floats a product touches: i < length, j < vectors, l < batch lie i + j * ld + l * stride from the address."""
+
+    address: int
+    length: int
+    vectors: int
+    ld: int
+    stride: int = 0
+
+
+# ---- from objects to views -----------------------------------------------------------------------------------------
+
+
+def view(x: object, name: str, stream: int | None = None) -> View:
+    """Look at an array. ``stream`` is where a DLPack producer on a GPU must have its data ready."""
+    if isinstance(x, np.ndarray):
+        return _numpy_view(x, x, name)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return _torch_view(torch, x, name)
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(x, cupy.ndarray):
+        return _cupy_view(x, name)
+    interface = getattr(x, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _interface_view(x, interface, name)
+    try:
+        memory = memoryview(cast(Any, x))
+    except (TypeError, BufferError):
+        pass
+    else:
+        if memory.format not in ("f", "<f" if sys.byteorder == "little" else ">f", "=f", "@f"):
+            raise TypeError(f"{name} holds items of format {memory.format!r}; float32 in native byte order is needed")
+        return _numpy_view(np.asarray(memory), x, name)
+    if hasattr(x, "__dlpack__"):
+        return _dlpack_view(x, name, stream)
+    raise TypeError(
+        f"{name} is of type {_type_name(x)}; an array with __cuda_array_interface__, DLPack or the buffer protocol is needed"
+    )
+
+
+def _type_name(x: object) -> str:
+    kind = type(x)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _require_float32(name: str, dtype: object, *, good: bool) -> None:
+    if not good:
+        raise TypeError(f"{name} holds {dtype}; float32 in native byte order is needed")
+
+
+def _numpy_view(x: np.ndarray[Any, Any], owner: object, name: str) -> View:
+    _require_float32(name, x.dtype, good=x.dtype == FLOAT32)
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array; pass its data or a filled copy")
+    return View(x, owner, "numpy", x.ctypes.data, x.shape, x.strides, not x.flags.writeable or _is_jax(owner), None)
+
+
+def _is_jax(x: object) -> bool:
+    # JAX's arrays are constants to its compiler, whatever the interfaces say about writing.
+    return type(x).__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+def _torch_view(torch: Any, x: Any, name: str) -> View:
+    _require_float32(name, x.dtype, good=x.dtype is torch.float32)
+    if x.layout is not torch.strided or x.is_neg() or x.device.type not in ("cpu", "cuda"):
+        raise TypeError(
+            f"{name} is a {x.layout} tensor on {x.device}; a strided one on the CPU or a CUDA device is needed"
+        )
+    # Reading a tensor that requires gradients is fine, as through detach(): the product is not recorded. Writing into one
+    # behind autograd's back is not.
+    strides = tuple(step * ITEM for step in x.stride())
+    if x.device.type == "cpu":
+        return View(x.detach().numpy(), x, "torch", x.data_ptr(), tuple(x.shape), strides, x.requires_grad, None)
+    return View(x, x, "torch", x.data_ptr(), tuple(x.shape), strides, x.requires_grad, x.device.index)
+
+
+def _cupy_view(x: Any, name: str) -> View:
+    _require_float32(name, x.dtype, good=x.dtype == FLOAT32)
+    return View(x, x, "cupy", x.data.ptr, x.shape, x.strides, False, x.data.device_id)
+
+
+def _interface_view(x: Any, interface: dict[str, Any], name: str) -> View:
+    typestr = interface["typestr"]
+    _require_float32(name, typestr, good=typestr == FLOAT32.str)
+    if interface.get("mask") is not None:
+        raise TypeError(f"{name} has a mask")
+    shape = tuple(interface["shape"])
+    strides = interface.get("strides")
+    address, readonly = interface["data"]
+    stream = interface.get("stream")
+    knows_device = hasattr(x, "__dlpack_device__")
+    device = int(x.__dlpack_device__()[1]) if knows_device else _device_of_address(address)
+    return View(
+        x,
+        x,
+        "interface",
+        int(address or 0),
+        shape,
+        _packed_strides(shape) if strides is None else tuple(strides),
+        bool(readonly) or _is_jax(x),
+        device,
+        None if stream is None else int(stream),
+    )
+
+
+def _packed_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    strides, step = [], ITEM
+    for count in reversed(shape):
+        strides.append(step)
+        step *= count
+    return tuple(reversed(strides))
+
+
+def _device_of_address(address: int) -> int:
+    """The interface does not say on which device memory lies; the driver, which its owner has started, does."""
+    device_ordinal_attribute = 9
+    ordinal = ctypes.c_int(0)
+    try:
+        query = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
+    except OSError:
+        return 0  # the handle for this device will say that there is no driver
+    query(ctypes.byref(ordinal), ctypes.c_int(device_ordinal_attribute), ctypes.c_uint64(address))
+    return ordinal.value
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype_code", ctypes.c_uint8),
+        ("dtype_bits", ctypes.c_uint8),
+        ("dtype_lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _DLManagedTensorVersioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("dl_tensor", _DLTensor),
+    )
+
+
+def _dlpack_view(x: Any, name: str, stream: int | None) -> View:
+    kind, device = (int(number) for number in x.__dlpack_device__())
+    if kind in (_DL_CPU, _DL_CUDA_HOST):
+        try:
+            return _numpy_view(np.from_dlpack(x), x, name)
+        except (BufferError, RuntimeError) as reason:
+            raise TypeError(f"{name} is of type {_type_name(x)}, which NumPy cannot look at: {reason}") from reason
+    if kind not in (_DL_CUDA, _DL_CUDA_MANAGED):
+        raise TypeError(f"{name} lies on a DLPack device of type {kind}; host memory or a CUDA device is needed")
+    # The producer makes our stream wait for its own. 1 is DLPack's name of the default stream.
+    arguments = {"stream": stream or 1}
+    try:
+        capsule = x.__dlpack__(max_version=(1, 0), **arguments)
+    except TypeError:
+        capsule = x.__dlpack__(**arguments)
+    tensor, readonly = _read_capsule(capsule)
+    good = (tensor.dtype_code, tensor.dtype_bits, tensor.dtype_lanes) == (2, 32, 1)
+    _require_float32(name, f"DLPack type {tensor.dtype_code} of {tensor.dtype_bits} bits", good=good)
+    shape = tuple(tensor.shape[: tensor.ndim])
+    steps = tensor.strides
+    strides = tuple(step * ITEM for step in steps[: tensor.ndim]) if steps else _packed_strides(shape)
+    address = (tensor.data or 0) + tensor.byte_offset
+    # The capsule keeps the memory: as it is not renamed, its own destructor calls the deleter.
+    owner = (x, capsule)
+    return View(x, owner, "interface", address, shape, strides, readonly or _is_jax(x), device, stream)
+
+
+def _read_capsule(capsule: object) -> tuple[_DLTensor, bool]:
+    api = ctypes.pythonapi
+    is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", api))
+    pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", api))
+    if is_valid(capsule, b"dltensor_versioned"):
+        managed = _DLManagedTensorVersioned.from_address(pointer(capsule, b"dltensor_versioned"))
+        if managed.major > 1:
+            raise TypeError(f"DLPack {managed.major}.{managed.minor} is newer than this library knows")
+        return managed.dl_tensor, bool(managed.flags & 1)
+    return _DLTensor.from_address(pointer(capsule, b"dltensor")), False
+
+
+# ---- devices and streams -------------------------------------------------------------------------------------------
+
+
+def place(device: int | None) -> str:
+    return "host memory" if device is None else f"GPU {device}"
+
+
+def common_device(function: str, views: Iterable[tuple[str, View]]) -> int | None:
+    """The one device of all arrays; an error that names both if there are two."""
+    first: tuple[str, int | None] | None = None
+    for name, seen in views:
+        if first is None:
+            first = name, seen.device
+        elif seen.device != first[1]:
+            text = f"{function}: {first[0]} is in {place(first[1])} and {name} in {place(seen.device)}"
+            raise (TypeError if None in (first[1], seen.device) else InvalidValueError)(text)
+    return None if first is None else first[1]
+
+
+def stream_address(stream: object) -> int:
+    """The CUDA stream a caller named: an address, or a stream object of any library."""
+    if isinstance(stream, (int, np.integer)) and not isinstance(stream, bool):
+        return int(stream)
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    for attribute in ("ptr", "cuda_stream"):  # CuPy, PyTorch
+        if hasattr(stream, attribute):
+            return int(getattr(stream, attribute))
+    raise TypeError(f"stream is of type {_type_name(stream)}; an address or an object with __cuda_stream__ is needed")
+
+
+def current_stream(seen: View) -> int:
+    """The stream that an array's library works on now."""
+    if seen.library == "cupy":
+        return int(sys.modules["cupy"].cuda.get_current_stream(seen.device).ptr)
+    if seen.library == "torch":
+        return int(sys.modules["torch"].cuda.current_stream(seen.device).cuda_stream)
+    return seen.stream or 0
+
+
+# ---- scalars -------------------------------------------------------------------------------------------------------
+
+
+def scalars(
+    function: str, alpha: object, beta: object, device: int | None, stream: int | None
+) -> tuple[float, float, list[View]]:
+    """alpha and beta as floats, or the views of two 0-d arrays on the product's GPU."""
+    views = []
+    values = []
+    for name, x in (("alpha", alpha), ("beta", beta)):
+        value = _host_scalar(name, x)
+        if value is None:
+            seen = view(x, f"{function}: {name}", stream)
+            if seen.shape != ():
+                raise TypeError(f"{function}: {name} has shape {seen.shape}; a number or a 0-d array is needed")
+            if seen.device is None:
+                value = float(seen.array[()])
+            else:
+                views.append(seen)
+        values.append(value)
+    if not views:
+        return cast(float, values[0]), cast(float, values[1]), []
+    if len(views) == 1:
+        raise TypeError(f"{function}: one of alpha and beta is on a GPU; both are needed in one place")
+    for name, seen in zip(("alpha", "beta"), views, strict=True):
+        if seen.device != device:
+            raise TypeError(f"{function}: {name} is in {place(seen.device)} and the matrices in {place(device)}")
+    return 0.0, 0.0, views
+
+
+def _host_scalar(name: str, x: object) -> float | None:
+    """A number's value; None for something that may be an array."""
+    if isinstance(x, (float, int, np.floating, np.integer, np.bool_)):
+        return float(x)
+    if isinstance(x, np.ndarray) and x.shape == ():
+        if x.dtype.kind in "fiub":
+            return float(x[()])
+        raise TypeError(f"{name} is a {x.dtype}; a real number is needed")
+    if isinstance(x, (complex, np.complexfloating, str, bytes)) or x is None:
+        raise TypeError(f"{name} is a {_type_name(x)}; a real number is needed")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor) and x.device.type == "cpu" and x.dim() == 0:
+        if x.is_complex():
+            raise TypeError(f"{name} is a {x.dtype}; a real number is needed")
+        return float(x.item())
+    if hasattr(x, "__cuda_array_interface__") or hasattr(x, "__dlpack__"):
+        return None
+    try:
+        return float(cast(Any, x))
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is of type {_type_name(x)}; a real number is needed") from None
+
+
+# ---- layout --------------------------------------------------------------------------------------------------------
+
+
+def is_packed(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """C-contiguous; a stride along an axis of length 1 means nothing."""
+    step = ITEM
+    for count, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if count == 0:
+            return True
+        if count != 1:
+            if stride != step:
+                return False
+            step *= count
+    return True
+
+
+def _is_block(seen: View) -> bool:
+    return is_packed(seen.shape, seen.strides) or is_packed(seen.shape[::-1], seen.strides[::-1])
+
+
+def infer_order(function: str, views: Iterable[tuple[str, View]]) -> bool:
+    """True for 'C', False for 'F': what the arrays of two or more dimensions say."""
+    says: dict[bool, str] = {}
+    for name, seen in views:
+        if len(seen.shape) < 2:
+            continue
+        by_rows = _says_rows(seen)
+        if by_rows is None:
+            continue
+        says.setdefault(by_rows, name)
+        if len(says) == 2:
+            raise InvalidValueError(
+                f"{function}: {says[True]} is in C order and {says[False]} in Fortran order; name the order ('C' or 'F')"
+            )
+    return False not in says
+
+
+def _says_rows(seen: View) -> bool | None:
+    shape, strides = seen.shape, seen.strides
+    by_rows = is_packed(shape, strides)
+    by_columns = is_packed(shape[::-1], strides[::-1])
+    if not by_rows and not by_columns:
+        by_rows = shape[-1] == 1 or strides[-1] == ITEM
+        by_columns = shape[0] == 1 or strides[0] == ITEM or (len(shape) == 3 and strides[1] == ITEM)
+        if by_rows and by_columns:  # an axis of length 1 fits any order; the other one speaks
+            by_rows, by_columns = strides[-1] == ITEM and shape[-1] != 1, strides[-1] != ITEM and shape[-1] != 1
+    return None if by_rows == by_columns else by_rows
+
+
+def buffer(
+    function: str, name: str, seen: View, by_rows: bool, wanted: Elements, batch: int, batched: bool
+) -> tuple[int, int]:
+    """Elements the operand may use in front of its address and from it on.
+
+    A block of any shape is a flat buffer. Anything else must be the matrices themselves: with strides equal to order, ld
+    and batch stride, and as many rows and columns as are needed; then there is nothing left to check (-1).
+    """
+    if _is_block(seen):
+        return 0, seen.size
+    if wanted.length == 0 or wanted.vectors == 0:
+        return 0, -1
+    layouts: list[tuple[int, ...]] = []
+    if len(seen.shape) == 2 and (batch == 1 or wanted.stride == 0):
+        layouts = [(0, 1) if by_rows else (1, 0)]
+    elif len(seen.shape) == 3 and batched:
+        layouts = [(0, 1, 2)] if by_rows else [(0, 2, 1), (2, 1, 0)]
+    counts = (batch, wanted.vectors, wanted.length)
+    steps = (wanted.stride, wanted.ld, 1)
+    for axes in layouts:
+        shape = [seen.shape[axis] for axis in axes]
+        strides = [seen.strides[axis] for axis in axes]
+        needed, step = counts[-len(axes) :], steps[-len(axes) :]
+        # The stride of an axis along which one step or none is taken means nothing.
+        if any(
+            n > 1 and have > 1 and st != s * ITEM for n, have, st, s in zip(needed, shape, strides, step, strict=True)
+        ):
+            continue
+        if any(n > have for n, have in zip(needed, shape, strict=True)):
+            raise InvalidValueError(
+                f"{function}: {name} needs {math.prod(needed)} elements, {_times(needed, axes)},"
+                f" its array has {seen.size}, {_times(shape, axes)}"
+            )
+        return 0, -1
+    expected = f"({wanted.ld}, 1)" if by_rows else f"(1, {wanted.ld})"
+    if batched:
+        expected += f" and a batch stride of {wanted.stride}"
+    have = tuple(stride // ITEM if stride % ITEM == 0 else stride / ITEM for stride in seen.strides)
+    raise InvalidValueError(
+        f"{function}: {name} is not contiguous, so it must be 2-D{' or 3-D' if batched else ''} with strides equal to"
+        f" order and ld, {expected}; its strides are {have} and its shape is {seen.shape}"
+    )
+
+
+def _times(counts: Sequence[int], axes: Sequence[int]) -> str:
+    return " x ".join(str(counts[axes.index(axis)]) for axis in sorted(axes))
+
+
+# ---- overlap -------------------------------------------------------------------------------------------------------
+
+
+def require_disjoint(function: str, name: str, x: Elements, c_name: str, c: Elements, batch: int = 1) -> None:
+    """Raise unless the two share no element: exactly where that can be found out, and undecided counts as sharing."""
+    answer = lib.pyblas_checked_overlap(*x, *c, batch)
+    if answer < 0:
+        answer = _shares_memory(_Addresses.of_elements(x, batch), _Addresses.of_elements(c, batch))
+    if answer == 1:
+        raise InvalidValueError(f"{function}: {c_name} overlaps {name} in memory")
+    if answer < 0:
+        raise InvalidValueError(
+            f"{function}: whether {c_name} overlaps {name} in memory was not decided within {_MOST_WORK} steps,"
+            " which counts as overlap; equal leading dimensions and strides are always decided"
+        )
+
+
+class _Addresses:
+    """Looks like an array to NumPy, which computes with its addresses and never follows them."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": FLOAT32.str,
+            "data": (address, False),
+            "shape": shape,
+            "strides": strides,
+        }
+
+    @classmethod
+    def of_elements(cls, x: Elements, batch: int) -> _Addresses:
+        return cls(x.address, (batch, x.vectors, x.length), (ITEM * x.stride, ITEM * x.ld, ITEM))
+
+
+def _shares_memory(x: _Addresses, y: _Addresses) -> int:
+    try:
+        return int(np.shares_memory(np.asarray(x), np.asarray(y), _MOST_WORK))
+    except _Exceptions.TooHardError:
+        return -1
+
+
+def may_share(x: View, y: View) -> bool:
+    """Whether two arrays share an element; undecided counts as sharing."""
+    if x.device != y.device or x.size == 0 or y.size == 0:
+        return False
+    return _shares_memory(_Addresses(x.address, x.shape, x.strides), _Addresses(y.address, y.shape, y.strides)) != 0
+
+
+# ---- arrays that matmul makes --------------------------------------------------------------------------------------
+
+
+def empty(like: View, shape: tuple[int, ...]) -> Any:
+    """A new array of an array's library, in C order, on its device."""
+    if like.library == "torch":
+        torch = sys.modules["torch"]
+        device = "cpu" if like.device is None else f"cuda:{like.device}"
+        return torch.empty(shape, dtype=torch.float32, device=device)
+    if like.device is None:
+        return np.empty(shape, np.float32)
+    if like.library == "cupy":
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(like.device):
+            return cupy.empty(shape, np.float32)
+    numba = sys.modules.get("numba.cuda")
+    if numba is not None and type(like.array).__module__.startswith("numba"):
+        return numba.device_array(shape, np.float32)
+    raise TypeError(
+        f"{_type_name(like.array)} cannot be made here; pass out, or CuPy or PyTorch arrays of the same memory"
+    )
+
+
+def hand_back(result: View, inputs: Sequence[View]) -> Any:
+    """A new result as its caller expects it: NumPy's numbers for two vectors, JAX's arrays for JAX's."""
+    if any(_is_jax(seen.owner) for seen in inputs):
+        return sys.modules["jax"].numpy.asarray(result.array)
+    return result.array[()] if result.library == "numpy" and result.shape == () else result.owner
+
+
+def packed_copy(seen: View) -> Any:
+    """The same values in a new array in C order."""
+    result = empty(seen, seen.shape)
+    assign(result, seen.array if seen.library != "torch" else seen.owner)
+    return result
+
+
+def assign(target: Any, source: Any) -> None:
+    """target[...] = source, on the library's current stream. Shapes are equal."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(target, torch.Tensor):
+        target.copy_(source.detach())
+    elif hasattr(target, "copy_to_device"):  # Numba: a device array takes another one
+        target.copy_to_device(source)
+    else:
+        target[...] = source
+
+
+def written(seen: View) -> None:
+    """Tell a library that an array of its was written, if it keeps count."""
+    if seen.library == "torch":
+        # Autograd compares versions to find values that were saved for a gradient and then changed.
+        increment = getattr(sys.modules["torch"].autograd.graph, "increment_version", None)
+        if increment is not None:
+            increment(seen.owner)

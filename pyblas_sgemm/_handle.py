@@ -1,0 +1,504 @@
+"""Handles: the C library's contexts, one per device and thread where the caller names none, and their settings."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import importlib.util
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._cffi import ffi, lib
+from ._status import InvalidValueError, NotSupportedError, check
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+MODES = {
+    "fp32": lib.PYBLAS_COMPUTE_32F,
+    "fp32_pedantic": lib.PYBLAS_COMPUTE_32F_PEDANTIC,
+    "tf32": lib.PYBLAS_COMPUTE_32F_FAST_TF32,
+}
+_MODE_NAMES = {number: name for name, number in MODES.items()}
+
+
+class KernelInfo(NamedTuple):
+    """One row of the kernel table."""
+
+    name: str
+    family: str
+    engine: str
+    modes: tuple[str, ...]
+    min_sm: int
+
+
+class SelectedKernel(NamedTuple):
+    """The kernel a product would run, and why it was chosen."""
+
+    name: str
+    reason: str
+
+
+def mode_number(name: str) -> int:
+    try:
+        return int(MODES[name])
+    except (KeyError, TypeError):
+        raise InvalidValueError(f"compute is {name!r}; accepted are {', '.join(map(repr, MODES))}") from None
+
+
+# ---- C handles -----------------------------------------------------------------------------------------------------
+
+# Once Python is going down, the driver may be gone before a handle is: the system takes back what is left.
+_going_down = False
+
+
+def _go_down() -> None:
+    global _going_down
+    _going_down = True
+
+
+atexit.register(_go_down)
+
+
+class Context:
+    """One C handle. ``c`` is its pointer; the other attributes are what it is set to now."""
+
+    __slots__ = ("c", "default_mode", "device", "lock", "mode", "stream")
+
+    def __init__(self, device: int | None) -> None:
+        out = ffi.new("pyblasHandle_t *")
+        self.c = ffi.NULL
+        if device is None:
+            _find_blas()
+            check(lib.pyblasCreateCpu(out))
+        else:
+            with _current_device(device):
+                check(lib.pyblasCreate(out))
+        self.c = out[0]
+        self.device = device
+        self.lock = threading.RLock()
+        self.stream = 0
+        if device is not None:
+            found = ffi.new("int *")
+            check(lib.pyblasGetDevice(self.c, found))
+            if found[0] != device:
+                raise InvalidValueError(f"GPU {device} could not be made current; the current one is {found[0]}")
+            # gemm_batched gathers its addresses on the host.
+            check(lib.pyblasSetArrayMode(self.c, lib.PYBLAS_ARRAY_MODE_HOST))
+        mode = ffi.new("pyblasComputeType_t *")
+        check(lib.pyblasGetComputeMode(self.c, mode))
+        self.mode = self.default_mode = int(mode[0])
+
+    def set_mode(self, mode: int) -> None:
+        if mode != self.mode:
+            check(lib.pyblasSetComputeMode(self.c, mode))
+            self.mode = mode
+
+    def set_stream(self, stream: int) -> None:
+        if stream != self.stream:
+            check(lib.pyblasSetStream(self.c, ffi.cast("pyblasStream_t", stream)))
+            self.stream = stream
+
+    def close(self) -> None:
+        c, self.c = self.c, ffi.NULL
+        if c != ffi.NULL:
+            check(lib.pyblasDestroy(c))
+
+    def __del__(self) -> None:
+        # The class may be half gone at exit, hence no calls through it.
+        if not _going_down and self.c:
+            lib.pyblasDestroy(self.c)
+
+
+_blas_lock = threading.Lock()
+_blas_is_found = False
+
+
+def _find_blas() -> None:
+    """Tell the library where scipy_openblas32 lies. Finding it costs some milliseconds, importing it forty."""
+    global _blas_is_found
+    with _blas_lock:
+        if _blas_is_found:
+            return
+        _blas_is_found = True
+        package = importlib.util.find_spec("scipy_openblas32")
+        for folder in (package.submodule_search_locations or ()) if package else ():
+            for path in sorted(Path(folder, "lib").glob("libscipy_openblas.so*")):
+                check(lib.pyblasSetBlasLibrary(os.fsencode(path)))
+                return
+
+
+@contextmanager
+def _current_device(device: int) -> Iterator[None]:
+    """Make a CUDA device current on this thread for the time of creating a handle.
+
+    The driver does it, as the CUDA runtime inside the library has no name here and the caller's libraries may be any. A
+    driver that is missing or refuses is left to pyblasCreate, which says what is wrong.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        yield
+        return
+    ordinal, context = ctypes.c_int(0), ctypes.c_void_p()
+    # The primary context, which the runtime uses too, is kept for the life of the process.
+    pushed = (
+        driver.cuInit(ctypes.c_uint(0)) == 0
+        and driver.cuDeviceGet(ctypes.byref(ordinal), ctypes.c_int(device)) == 0
+        and driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal) == 0
+        and driver.cuCtxPushCurrent_v2(context) == 0
+    )
+    try:
+        yield
+    finally:
+        if pushed:
+            driver.cuCtxPopCurrent_v2(ctypes.byref(context))
+
+
+# ---- what belongs to a thread --------------------------------------------------------------------------------------
+
+
+class _Thread(threading.local):
+    """This thread's implicit handles, by device, and its compute mode.
+
+    ``host`` is the C pointer of the CPU's handle. Short calls take it from here without a further question, so it is
+    there only while PYBLAS_SGEMM_DEVICE leaves host arrays to the CPU.
+    """
+
+    host: Any
+
+    def __init__(self) -> None:
+        self.contexts: dict[int | None, Context] = {}
+        self.compute: str | None = None
+        self.device = os.environ.get("PYBLAS_SGEMM_DEVICE") or None
+
+
+thread = _Thread()
+
+
+def implicit(device: int | None) -> Context:
+    """This thread's handle for a device, made at its first use."""
+    context = thread.contexts.get(device)
+    if context is None:
+        context = Context(device)
+        if thread.compute is not None:
+            context.set_mode(MODES[thread.compute])
+        thread.contexts[device] = context
+        if device is None and (thread.device is None or parse_device(thread.device) is None):
+            thread.host = context.c
+    return context
+
+
+_DEVICE_IS_LATER = "host arrays are computed on the CPU in this version; computing them on a GPU comes in a later one"
+
+
+def context_for(function: str, device: object, handle: Handle | None, arrays: int | None) -> Context:
+    """The C handle for a call: on the device of its arrays, if that is what the caller, handle or environment wants."""
+    if handle is not None and not isinstance(handle, Handle):
+        raise TypeError(f"{function}: handle is of type {type(handle).__name__}; a pyblas_sgemm.Handle is needed")
+    if device is not None:
+        _require_device(function, device, arrays)
+    elif arrays is None and thread.device is not None and (handle is None or handle.device is None):
+        _require_device(function, thread.device, arrays)
+    return implicit(arrays) if handle is None else handle.context(arrays)
+
+
+def _require_device(function: str, wish: object, arrays: int | None) -> None:
+    number = parse_device(wish)
+    if arrays is None:
+        if number is not None:
+            raise NotSupportedError(f"{function}: device is {wish!r}, but {_DEVICE_IS_LATER}")
+    elif number is None or (isinstance(number, int) and number != arrays):
+        raise InvalidValueError(f"{function}: device is {wish!r}, but the arrays are on GPU {arrays}")
+
+
+def parse_device(device: object) -> int | str | None:
+    """None for 'cpu', a number for a GPU, 'cuda' for whichever."""
+    if device == "cpu":
+        return None
+    if device == "cuda":
+        return "cuda"
+    text = device.removeprefix("cuda:") if isinstance(device, str) else device
+    if isinstance(text, str) and text.isdecimal():
+        return int(text)
+    if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
+        return text
+    raise InvalidValueError(f"device is {device!r}; accepted are None, 'cpu', 'cuda', 'cuda:N' and N")
+
+
+class compute_mode:
+    """Context manager: how this thread's products are computed, unless a call or its handle says otherwise.
+
+    ``name`` is 'fp32' (FP32 accuracy by any means, the default), 'fp32_pedantic' (FP32 multiply-adds only) or 'tf32'.
+    It goes before PYBLAS_SGEMM_COMPUTE, and other threads do not see it. Unknown names are an InvalidValueError; a mode
+    that the library does not have is a NotSupportedError on entering.
+
+    >>> with pyblas_sgemm.compute_mode("fp32_pedantic"):
+    ...     c = pyblas_sgemm.matmul(a, b)
+    """
+
+    def __init__(self, name: str) -> None:
+        mode_number(name)
+        self.name = name
+        self._before: list[str | None] = []
+
+    def __enter__(self) -> Self:
+        implicit(None)  # so that a mode nobody has is refused here
+        before = thread.compute
+        _set_thread_mode(self.name)
+        self._before.append(before)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _set_thread_mode(self._before.pop())
+
+
+def _set_thread_mode(name: str | None) -> None:
+    before = thread.compute
+    try:
+        for context in thread.contexts.values():
+            context.set_mode(context.default_mode if name is None else MODES[name])
+    except BaseException:
+        for context in thread.contexts.values():
+            context.set_mode(context.default_mode if before is None else MODES[before])
+        raise
+    thread.compute = name
+
+
+# ---- handles that callers hold -------------------------------------------------------------------------------------
+
+
+class Handle:
+    """Settings for products, and the C handles that carry them out.
+
+    ``device`` None follows the arrays of each call, with one C handle per device; 'cpu' or a GPU's number binds the
+    handle to it, and arrays elsewhere are a ValueError. ``compute`` is a name as in ``compute_mode``, ``kernel`` forces a
+    kernel of ``kernels()``, ``batch_invariant`` asks for rows of C that do not depend on the number of rows, and
+    ``workspace_limit`` is the most bytes of device memory the handle may keep for one stream. What is not given follows
+    the thread's compute mode and the environment. Several threads may use one handle: its calls run one after another.
+
+    >>> with pyblas_sgemm.Handle(compute="fp32_pedantic") as handle:
+    ...     pyblas_sgemm.sgemm("N", "N", 2, 2, 2, 1.0, a, 2, b, 2, 0.0, c, 2, handle=handle)
+
+    Raises InvalidValueError for settings that do not exist, NotSupportedError for those the library does not have or a
+    device that cannot be used.
+    """
+
+    def __init__(
+        self,
+        device: str | int | None = None,
+        *,
+        compute: str | None = None,
+        kernel: str | None = None,
+        batch_invariant: bool | None = None,
+        workspace_limit: int | None = None,
+    ) -> None:
+        number = None if device is None else parse_device(device)
+        self._follows = device is None
+        self._device = 0 if number == "cuda" else number
+        self._contexts: dict[int | None, Context] = {}
+        self._lock = threading.RLock()
+        self._closed = False
+        self._compute: str | None = None
+        self._kernel = ""
+        self._batch_invariant = False
+        self._workspace_limit: int | None = None
+        engine = _engine_of(kernel) if kernel else None
+        # A handle that follows has a C handle for the CPU from the start, so that settings are judged when they are made.
+        if not self._follows or engine != "gpu":
+            self.context(None if self._follows else self._bound())
+        if compute is not None:
+            self.compute = compute
+        if kernel:
+            self.kernel = kernel
+        if batch_invariant is not None:
+            self.batch_invariant = batch_invariant
+        if workspace_limit is not None:
+            self.workspace_limit = workspace_limit
+
+    def _bound(self) -> int | None:
+        assert not isinstance(self._device, str)
+        return self._device
+
+    def context(self, device: int | None) -> Context:
+        """The C handle for a device."""
+        with self._lock:
+            if self._closed:
+                raise InvalidValueError("the handle is closed")
+            if not self._follows and device != self._device:
+                raise InvalidValueError(
+                    f"the handle is for {_device_name(self._bound())} and the arrays are in {_device_name(device)}"
+                )
+            context = self._contexts.get(device)
+            if context is None:
+                context = Context(device)
+                self._apply(context)
+                self._contexts[device] = context
+            return context
+
+    def _apply(self, context: Context) -> None:
+        if self._compute is not None:
+            context.set_mode(MODES[self._compute])
+        if self._kernel:
+            check(lib.pyblasSetKernel(context.c, self._kernel.encode()))
+        if self._batch_invariant:
+            check(lib.pyblasSetBatchInvariant(context.c, 1))
+        if self._workspace_limit is not None:
+            check(lib.pyblasSetWorkspaceLimit(context.c, self._workspace_limit))
+
+    def _set(self, call: Callable[[Context], int]) -> None:
+        with self._lock:
+            if self._closed:
+                raise InvalidValueError("the handle is closed")
+            for context in self._contexts.values():
+                with context.lock:
+                    check(call(context))
+
+    @property
+    def device(self) -> str | int | None:
+        """'cpu', a GPU's number, or None if the handle follows the arrays."""
+        return None if self._follows else "cpu" if self._device is None else self._device
+
+    @property
+    def compute(self) -> str:
+        """How products are computed: what was set, else the thread's mode, else the environment's, else 'fp32'."""
+        return self._compute or current_compute()
+
+    @compute.setter
+    def compute(self, name: str) -> None:
+        number = mode_number(name)
+        with self._lock:
+            if self._closed:
+                raise InvalidValueError("the handle is closed")
+            for context in self._contexts.values():
+                with context.lock:
+                    context.set_mode(number)
+            self._compute = name
+
+    @property
+    def follows_compute(self) -> bool:
+        """Whether no mode was set here, so that the thread's counts."""
+        return self._compute is None
+
+    @property
+    def kernel(self) -> str | None:
+        """The forced kernel, or None if the library chooses. Setting it to None lets it choose."""
+        if self._kernel:
+            return self._kernel
+        with self._lock:
+            for context in self._contexts.values():
+                name = ffi.new("char const **")
+                check(lib.pyblasGetKernel(context.c, name))
+                return ffi.string(name[0]).decode() or None
+        return None
+
+    @kernel.setter
+    def kernel(self, name: str | None) -> None:
+        engine = _engine_of(name) if name else None
+        text = (name or "").encode()
+        # The kernels of the other engine are no choice for a C handle that is only there to follow.
+        self._set(
+            lambda context: (
+                0
+                if self._follows and engine not in (None, "cpu" if context.device is None else "gpu")
+                else lib.pyblasSetKernel(context.c, text)
+            )
+        )
+        self._kernel = name or ""
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether a row of C is the same however many rows and batches the call has."""
+        return self._batch_invariant
+
+    @batch_invariant.setter
+    def batch_invariant(self, on: bool) -> None:
+        self._set(lambda context: int(lib.pyblasSetBatchInvariant(context.c, bool(on))))
+        self._batch_invariant = bool(on)
+
+    @property
+    def workspace_limit(self) -> int:
+        """Most bytes of device memory the handle may keep for one stream."""
+        if self._workspace_limit is not None:
+            return self._workspace_limit
+        with self._lock:
+            context = self.context(None if self._follows else self._bound())
+            limit = ffi.new("size_t *")
+            check(lib.pyblasGetWorkspaceLimit(context.c, limit))
+            return int(limit[0])
+
+    @workspace_limit.setter
+    def workspace_limit(self, limit: int) -> None:
+        if not 0 <= limit < 2**64:
+            raise InvalidValueError(f"workspace_limit is {limit}; a number of bytes is needed")
+        self._set(lambda context: int(lib.pyblasSetWorkspaceLimit(context.c, limit)))
+        self._workspace_limit = limit
+
+    def free_workspace(self) -> None:
+        """Free the device memory the handle keeps. Graphs that were captured with it must not be replayed."""
+        self._set(lambda context: int(lib.pyblasFreeWorkspace(context.c)))
+
+    def close(self) -> None:
+        """Destroy the C handles. Closing twice does no harm; using a closed handle is an InvalidValueError."""
+        with self._lock:
+            self._closed = True
+            while self._contexts:
+                context = self._contexts.popitem()[1]
+                with context.lock:
+                    context.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close()`` was called."""
+        return self._closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"compute={self.compute!r}, kernel={self.kernel!r}"
+        return f"<pyblas_sgemm.Handle device={self.device!r}, {state}>"
+
+
+def _device_name(device: int | None) -> str:
+    return "host memory" if device is None else f"GPU {device}"
+
+
+def current_compute() -> str:
+    """The mode of this thread's products on the CPU and, unless it is set per handle, on GPUs."""
+    return _MODE_NAMES[implicit(None).mode]
+
+
+def _engine_of(kernel: str) -> str:
+    for row in kernels():
+        if row.name == kernel:
+            return row.engine
+    raise InvalidValueError(f"kernel is {kernel!r}; there are {', '.join(row.name for row in kernels())}")
+
+
+def kernels() -> list[KernelInfo]:
+    """The kernel table of this build: name, family, engine, compute modes and lowest architecture of each.
+
+    >>> [kernel.name for kernel in pyblas_sgemm.kernels() if kernel.engine == "gpu"]
+    """
+    rows: list[KernelInfo] = []
+    info = ffi.new("pyblasKernelInfo_t *")
+    while lib.pyblasKernelName(len(rows)) != ffi.NULL:
+        check(lib.pyblasKernelInfo(len(rows), info))
+        name, family, engine, modes = (
+            ffi.string(text).decode() for text in (info.name, info.family, info.engine, info.modes)
+        )
+        rows.append(KernelInfo(name, family, engine, tuple(modes.split()), int(info.min_sm)))
+    return rows

@@ -1,0 +1,357 @@
+"""matmul: NumPy's rules on top of gemm_strided_batched, by address and stride instead of by copy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _arrays
+from ._arrays import ITEM, View
+from ._cffi import ffi, lib
+from ._handle import Context, context_for, thread
+from ._sgemm import settings
+from ._status import InvalidValueError, check
+
+_checked_matmul = lib.pyblas_checked_matmul
+_from_buffer = ffi.from_buffer
+_FLOATS = ffi.typeof("float[]")
+_FLOAT32 = np.dtype(np.float32)
+_ndarray = np.ndarray
+_empty = np.empty
+
+
+def matmul(a: Any, b: Any, *, out: Any = None, alpha: Any = 1, beta: Any = 0, compute: str | None = None) -> Any:
+    """alpha * (a @ b) + beta * out, by the rules of ``numpy.matmul`` for float32.
+
+    ``a`` is (..., m, k) or (k,), ``b`` is (..., k, n) or (k,); leading axes are broadcast, and the axis that stands for a
+    vector is left out of the result, so that two vectors give a number. Arrays are those of ``sgemm``; views with any
+    strides are multiplied in place as far as BLAS can say them: one axis of each matrix has unit stride, the other a
+    stride of at least its length, and stacks may have any. Others (reversed, repeated or overlapping rows, no axis of
+    unit stride) are copied first.
+
+    ``out`` has the result's shape and any writable layout. It may overlap the inputs, or be laid out as BLAS cannot write;
+    then the product goes through a temporary array. Without ``out`` the result is a new array of the inputs' library
+    (PyTorch's, if one of them is a tensor). ``beta`` needs ``out``; alpha and beta are as in ``sgemm``, and so are
+    ``compute``, streams and errors. Gradients are not recorded.
+
+    >>> pyblas_sgemm.matmul(np.ones((2, 3), np.float32), np.ones(3, np.float32))
+    array([3., 3.], dtype=float32)
+    """
+    try:
+        if (
+            a.dtype is b.dtype is _FLOAT32
+            and a.__class__ is b.__class__ is _ndarray
+            and compute is None
+            and alpha.__class__ is beta.__class__ is int
+            and alpha == 1
+            and beta == 0
+        ):
+            m, k = a.shape
+            rows, n = b.shape
+            if out is None:
+                result = _empty((m, n), _FLOAT32)
+                if (
+                    _checked_matmul(
+                        thread.host,
+                        _from_buffer(_FLOATS, a),
+                        m,
+                        k,
+                        _from_buffer(_FLOATS, b),
+                        rows,
+                        n,
+                        _from_buffer(_FLOATS, result),
+                        m,
+                        n,
+                    )
+                    == 0
+                ):
+                    return result
+            elif (
+                out.dtype is _FLOAT32
+                and out.__class__ is _ndarray
+                and _checked_matmul(
+                    thread.host,
+                    _from_buffer(_FLOATS, a),
+                    m,
+                    k,
+                    _from_buffer(_FLOATS, b),
+                    rows,
+                    n,
+                    _from_buffer(_FLOATS, out, True),
+                    *out.shape,
+                )
+                == 0
+            ):
+                return out
+    except (AttributeError, TypeError, ValueError, BufferError):
+        pass  # the long way finds out what it is, and whether it is a mistake
+    return _matmul(a, b, out, alpha, beta, compute)
+
+
+# ---- the long way --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Axes:
+    """An axis of the product and how far each array steps along it, in elements (0: not at all)."""
+
+    count: int
+    a: int
+    b: int
+    c: int
+
+
+def _matmul(a: Any, b: Any, out: Any, alpha: object, beta: object, compute: str | None) -> Any:
+    stream = None
+    views: dict[str, View] = {}
+    for name, x in (("out", out), ("a", a), ("b", b)):
+        if name == "out" and x is None:
+            continue
+        views[name] = _arrays.view(x, f"matmul: {name}", stream)
+        if stream is None and views[name].device is not None:
+            stream = _arrays.current_stream(views[name])
+    seen_a, seen_b, seen_out = views["a"], views["b"], views.get("out")
+    place = _arrays.common_device("matmul", [(name, views[name]) for name in ("a", "b", "out") if name in views])
+    alpha_value, beta_value, on_device = _arrays.scalars("matmul", alpha, beta, place, stream)
+    stack, m, n, k, shape = _shapes(seen_a.shape, seen_b.shape)
+
+    if seen_out is None:
+        if on_device or beta_value != 0:
+            raise InvalidValueError("matmul: beta needs out")
+        like = seen_b if seen_b.library == "torch" or seen_a.library == "interface" else seen_a
+        target = _arrays.view(_arrays.empty(like, shape), "matmul: out")
+    else:
+        if seen_out.shape != shape:
+            raise InvalidValueError(
+                f"matmul: out has shape {seen_out.shape}, but {seen_a.shape} @ {seen_b.shape} has shape {shape}"
+            )
+        if seen_out.readonly:
+            raise InvalidValueError("matmul: out is read-only")
+        target = seen_out
+        reads = on_device or alpha_value != 0
+        if not _is_one_to_one(seen_out) or (reads and any(_arrays.may_share(x, seen_out) for x in (seen_a, seen_b))):
+            target = _arrays.view(_arrays.packed_copy(seen_out), "matmul: out")
+
+    if m and n and 0 not in stack:
+        plan: _Plan | str = _plan(seen_a, seen_b, target, stack, (m, n, k))
+        while isinstance(plan, str):  # at most once for each array, as BLAS can say every packed one
+            seen = {"a": seen_a, "b": seen_b, "out": target}[plan]
+            copy = _arrays.view(_arrays.packed_copy(seen), f"matmul: {plan}")
+            if plan == "a":
+                seen_a = copy
+            elif plan == "b":
+                seen_b = copy
+            else:
+                target = copy
+            plan = _plan(seen_a, seen_b, target, stack, (m, n, k))
+        context = context_for("matmul", None, None, place)
+        with settings(context, None, compute, None, None, stream, bool(on_device)):
+            _queue(context, plan, seen_a, seen_b, target, alpha_value, beta_value, on_device)
+    if seen_out is None:
+        return _arrays.hand_back(target, (views["a"], views["b"]))
+    if target is not seen_out:
+        _arrays.assign(seen_out.owner, target.owner)
+    _arrays.written(seen_out)
+    return out
+
+
+def _shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
+    """Broadcast stack, m, n, k, and the shape of the result."""
+    if not a or not b:
+        raise InvalidValueError(f"matmul: shapes {a} and {b}: a number is not a matrix; multiply with *")
+    k, rows = a[-1], b[-2] if len(b) > 1 else b[-1]
+    if k != rows:
+        raise InvalidValueError(f"matmul: shapes {a} and {b} do not fit: the inner sizes are {k} and {rows}")
+    try:
+        stack = np.broadcast_shapes(a[:-2], b[:-2])
+    except ValueError:
+        raise InvalidValueError(f"matmul: shapes {a} and {b}: the stacks cannot be broadcast together") from None
+    m, n = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1
+    return stack, m, n, k, stack + (() if len(a) == 1 else (m,)) + (() if len(b) == 1 else (n,))
+
+
+def _queue(
+    context: Context,
+    plan: _Plan,
+    a: View,
+    b: View,
+    c: View,
+    alpha: float,
+    beta: float,
+    on_device: list[View],
+) -> None:
+    alpha_address, beta_address = (seen.address for seen in on_device) if on_device else (0, 0)
+    flags = (
+        lib.PYBLAS_CHECKED_STRIDED_BATCHED
+        | lib.PYBLAS_CHECKED_A_IS_DISJOINT
+        | lib.PYBLAS_CHECKED_B_IS_DISJOINT
+        | lib.PYBLAS_CHECKED_ROW_MAJOR * plan.by_rows
+        | lib.PYBLAS_CHECKED_DEVICE_SCALARS * bool(on_device)
+    )
+    batch = plan.batch
+    for index in itertools.product(*(range(axis.count) for axis in plan.loops)):
+        at_a, at_b, at_c = (
+            sum(i * getattr(axis, name) for i, axis in zip(index, plan.loops, strict=True)) for name in ("a", "b", "c")
+        )
+        check(
+            lib.pyblas_checked_gemm(
+                context.c,
+                flags,
+                plan.transa,
+                plan.transb,
+                plan.m,
+                plan.n,
+                plan.k,
+                alpha,
+                alpha_address,
+                a.address + at_a * ITEM,
+                0,
+                -1,
+                plan.lda,
+                batch.a,
+                b.address + at_b * ITEM,
+                0,
+                -1,
+                plan.ldb,
+                batch.b,
+                beta,
+                beta_address,
+                c.address + at_c * ITEM,
+                0,
+                -1,
+                plan.ldc,
+                batch.c,
+                batch.count,
+            )
+        )
+
+
+@dataclass
+class _Plan:
+    by_rows: bool
+    transa: int
+    transb: int
+    m: int
+    n: int
+    k: int
+    lda: int
+    ldb: int
+    ldc: int
+    batch: _Axes
+    loops: list[_Axes]
+
+
+def _plan(a: View, b: View, c: View, stack: tuple[int, ...], sizes: tuple[int, int, int]) -> _Plan | str:
+    """How BLAS is asked for the product; or the name of an array that it cannot be told of as it lies."""
+    for name, seen in (("a", a), ("b", b), ("out", c)):
+        if seen.address % ITEM or any(stride % ITEM for stride in seen.strides):
+            return name
+    m, n, k = sizes
+    step_a, step_b, step_c = _steps(a), _steps(b), _steps(c)
+    # A vector is a matrix of one row (a) or one column (b); the step along the axis it lacks means nothing.
+    if len(a.shape) == 1:
+        step_a = [0, *step_a]
+        step_c = [*step_c[:-1], 0, *step_c[-1:]] if len(b.shape) > 1 else [*step_c, 0]
+    if len(b.shape) == 1:
+        step_b = [*step_b, 0]
+        step_c = [*step_c, 0]
+    rows = _Axes(m, step_a[-2], 0, step_c[-2])
+    columns = _Axes(n, 0, step_b[-1], step_c[-1])
+    depth_a, depth_b = step_a[-1], step_b[-2]
+
+    axes: list[_Axes] = []
+    for position, count in enumerate(stack):
+        if count == 1:
+            continue
+        axis = _Axes(
+            count,
+            _stack_step(a.shape, step_a, len(stack) - position),
+            _stack_step(b.shape, step_b, len(stack) - position),
+            step_c[position],
+        )
+        if axes and all(getattr(axes[-1], x) == count * getattr(axis, x) for x in ("a", "b", "c")):
+            axis.count *= axes.pop().count
+        axes.append(axis)
+    # A stack that only one operand has is more rows, or more columns, of one product.
+    while axes and axes[-1].b == 0 and _continues(rows, axes[-1]):
+        rows = _Axes(axes[-1].count * rows.count, *_step_of(rows, axes.pop()))
+    while axes and axes[-1].a == 0 and _continues(columns, axes[-1]):
+        columns = _Axes(axes[-1].count * columns.count, *_step_of(columns, axes.pop()))
+
+    layout = _layout(rows.count, columns.count, rows.c, columns.c)
+    layout_a = _layout(rows.count, k, rows.a, depth_a)
+    layout_b = _layout(k, columns.count, depth_b, columns.b)
+    if layout is None:
+        return "out"
+    if layout_a is None:
+        return "a"
+    if layout_b is None:
+        return "b"
+    by_rows, ldc = layout
+    batch = max(axes, key=lambda axis: axis.count, default=_Axes(1, 0, 0, 0))
+    return _Plan(
+        by_rows,
+        int(layout_a[0] != by_rows),
+        int(layout_b[0] != by_rows),
+        rows.count,
+        columns.count,
+        k,
+        layout_a[1],
+        layout_b[1],
+        ldc,
+        batch,
+        [axis for axis in axes if axis is not batch],
+    )
+
+
+def _steps(seen: View) -> list[int]:
+    return [stride // ITEM for stride in seen.strides]
+
+
+def _stack_step(shape: tuple[int, ...], steps: Sequence[int], from_end: int) -> int:
+    """Step along a stack axis, counted from the matrices outwards; 0 where the operand is broadcast."""
+    position = len(shape) - 2 - from_end
+    return 0 if position < 0 or shape[position] == 1 else steps[position]
+
+
+def _continues(inner: _Axes, outer: _Axes) -> bool:
+    return inner.count == 1 or all(getattr(outer, x) == inner.count * getattr(inner, x) for x in ("a", "b", "c"))
+
+
+def _step_of(inner: _Axes, outer: _Axes) -> tuple[int, int, int]:
+    axis = outer if inner.count == 1 else inner
+    return axis.a, axis.b, axis.c
+
+
+def _layout(rows: int, columns: int, row_step: int, column_step: int) -> tuple[bool, int] | None:
+    """Whether a matrix lies in rows, and its leading dimension; None if BLAS cannot say it.
+
+    The step along an axis of length 1, or of an empty matrix, means nothing.
+    """
+    for by_rows, length, vectors, unit, step in (
+        (True, columns, rows, column_step, row_step),
+        (False, rows, columns, row_step, column_step),
+    ):
+        if length <= 1 or unit == 1:
+            if vectors <= 1 or length == 0:
+                return by_rows, max(1, length)
+            if step >= max(1, length):
+                return by_rows, step
+    return None
+
+
+def _is_one_to_one(out: View) -> bool:
+    """Whether no element of out stands for two. Says no also where only a closer look could tell."""
+    reach = ITEM
+    for count, stride in sorted(zip(out.shape, out.strides, strict=True), key=lambda axis: abs(axis[1])):
+        if count == 0:
+            return True
+        if count > 1:
+            if abs(stride) < reach:
+                return False
+            reach += (count - 1) * abs(stride)
+    return True

@@ -1,0 +1,591 @@
+"""sgemm, gemm_strided_batched, gemm_batched and selected_kernel.
+
+Each call first tries the short way: three NumPy arrays that are blocks in C order, strings and numbers as most callers
+write them, no settings. There Python only fetches addresses and one C call judges and computes; whatever does not fit
+falls through to the long way, which knows every kind of array and has the words for every mistake.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _arrays
+from ._arrays import Elements, View
+from ._cffi import ffi, lib
+from ._handle import Context, Handle, SelectedKernel, context_for, mode_number, parse_device, thread
+from ._status import InvalidValueError, check
+
+_OPERATIONS: dict[object, int] = {"N": 0, "n": 0, "T": 1, "t": 1, "C": 2, "c": 2}
+_OPERATION_NUMBERS = {0: 0, 1: 1, 2: 2, 111: 0, 112: 1, 113: 2}
+_SHORT_FLAGS: dict[object, int] = {None: lib.PYBLAS_CHECKED_ROW_MAJOR, "C": lib.PYBLAS_CHECKED_ROW_MAJOR, "F": 0}
+
+_checked_sgemm = lib.pyblas_checked_sgemm
+_from_buffer = ffi.from_buffer
+_FLOATS = ffi.typeof("float[]")
+_FLOAT32 = np.dtype(np.float32)
+_ndarray = np.ndarray
+_UNDECIDED = {
+    lib.PYBLAS_CHECKED_UNDECIDED_A: lib.PYBLAS_CHECKED_A_IS_DISJOINT,
+    lib.PYBLAS_CHECKED_UNDECIDED_B: lib.PYBLAS_CHECKED_B_IS_DISJOINT,
+}
+
+
+def sgemm(
+    transa: str | int,
+    transb: str | int,
+    m: int,
+    n: int,
+    k: int,
+    alpha: Any,
+    A: Any,
+    lda: int,
+    B: Any,
+    ldb: int,
+    beta: Any,
+    C: Any,
+    ldc: int,
+    *,
+    order: str | None = None,
+    stream: Any = None,
+    compute: str | None = None,
+    batch_invariant: bool | None = None,
+    device: str | int | None = None,
+    handle: Handle | None = None,
+) -> Any:
+    """C := alpha * op(A) * op(B) + beta * C, in place; returns C.
+
+    op(A) is m x k, op(B) is k x n and C is m x n. ``transa`` and ``transb`` are 'N', 'T' or 'C' in either case, 0, 1, 2
+    or 111, 112, 113; for real data 'C' is 'T'. ``order='C'``: the matrices are row-major and ld is the length of a stored
+    row in elements (lda >= k for 'N', m otherwise; ldb >= n for 'N', k otherwise; ldc >= n). ``order='F'``: column-major
+    as in BLAS. None follows the arrays: those of two or more dimensions must agree, and where none speaks it is 'C'.
+
+    Arrays are float32 on one device: NumPy, CuPy, PyTorch, Numba, or anything with __cuda_array_interface__, DLPack or
+    the buffer protocol. A contiguous array is a flat buffer, read from its first element; any other must be 2-D with the
+    strides that ``order`` and ld say. Nothing is cast or copied. With beta == 0, C is not read; with alpha == 0 or k == 0,
+    A and B are not, and may be None.
+
+    alpha and beta are numbers, or both 0-d arrays on the GPU, which are read when the product runs. On a GPU the work is
+    queued on the current stream of C's library and the call returns; arrays of other libraries must be ready there.
+    ``stream`` names another: an address, or a stream object of CuPy, PyTorch or anything with __cuda_stream__. ``compute``
+    ('fp32', 'fp32_pedantic', 'tf32') and ``batch_invariant`` go before those of ``handle``. ``device`` asserts where the
+    arrays are. PyTorch tensors that require gradients are read as if detached; C must not be one.
+
+    Raises InvalidValueError (a ValueError) for arguments out of range, arrays that are too small (needed and available
+    elements are named), a read-only C and a C that shares elements with A or B; TypeError for other dtypes and for host
+    and GPU arrays in one call; OverflowError for integers beyond 64 bits; NotSupportedError and AllocError, which are
+    a NotImplementedError and a MemoryError, and SgemmError for what the device cannot do.
+
+    >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    >>> b = np.ones((3, 4), np.float32)
+    >>> c = np.empty((2, 4), np.float32)
+    >>> pyblas_sgemm.sgemm("N", "N", 2, 4, 3, 1.0, a, 3, b, 4, 0.0, c, 4)
+    """
+    try:
+        if (
+            A.dtype is B.dtype is C.dtype is _FLOAT32
+            and A.__class__ is B.__class__ is C.__class__ is _ndarray
+            and stream is None
+            and compute is None
+            and batch_invariant is None
+            and device is None
+            and handle is None
+            and (alpha.__class__ is float or alpha.__class__ is int)
+            and (beta.__class__ is float or beta.__class__ is int)
+            # Floats have no |, so this refuses m = 2.5, which would pass for 2 on its way to C.
+            and m | n | k | lda | ldb | ldc is not None
+            and _checked_sgemm(
+                thread.host,
+                _SHORT_FLAGS[order],
+                _OPERATIONS[transa],
+                _OPERATIONS[transb],
+                m,
+                n,
+                k,
+                alpha,
+                _from_buffer(_FLOATS, A),
+                A.size,
+                lda,
+                _from_buffer(_FLOATS, B),
+                B.size,
+                ldb,
+                beta,
+                _from_buffer(_FLOATS, C, True),
+                C.size,
+                ldc,
+            )
+            == 0
+        ):
+            return C
+    except (AttributeError, TypeError, KeyError, ValueError, BufferError, OverflowError):
+        pass  # the long way finds out what it is, and whether it is a mistake
+    call = _parse("sgemm", transa, transb, m, n, k, lda, ldb, ldc)
+    return _run(call, alpha, A, B, beta, C, order, stream, compute, batch_invariant, device, handle)
+
+
+def gemm_strided_batched(
+    transa: str | int,
+    transb: str | int,
+    m: int,
+    n: int,
+    k: int,
+    alpha: Any,
+    A: Any,
+    lda: int,
+    strideA: int,
+    B: Any,
+    ldb: int,
+    strideB: int,
+    beta: Any,
+    C: Any,
+    ldc: int,
+    strideC: int,
+    batch_count: int,
+    *,
+    order: str | None = None,
+    stream: Any = None,
+    compute: str | None = None,
+    batch_invariant: bool | None = None,
+    device: str | int | None = None,
+    handle: Handle | None = None,
+) -> Any:
+    """batch_count products as in ``sgemm``, in one call; returns C.
+
+    Matrix i of each operand starts i * stride elements after its array's first element. strideA and strideB may be 0 (one
+    matrix for all) and negative; the C matrices must not share an element, but may be interleaved, as the heads of
+    attention are in (token, head, dim) arrays. A contiguous array of any shape is a flat buffer. Any other is 3-D with
+    the batch on the first axis and strides (stride, ld, 1) for order 'C', (stride, 1, ld) for 'F' or its transpose
+    (1, ld, stride); or 2-D where its stride is 0 or the batch is 1. Keywords and errors are those of ``sgemm``.
+
+    >>> q = np.ones((16, 4, 8), np.float32)  # (token, head, dim)
+    >>> scores = np.empty((4, 16, 16), np.float32)
+    >>> pyblas_sgemm.gemm_strided_batched("N", "T", 16, 16, 8, 1.0, q, 32, 8, q, 32, 8, 0.0, scores, 16, 256, 4)
+    """
+    call = _parse(
+        "gemm_strided_batched", transa, transb, m, n, k, lda, ldb, ldc, strideA, strideB, strideC, batch_count
+    )
+    return _run(call, alpha, A, B, beta, C, order, stream, compute, batch_invariant, device, handle)
+
+
+def gemm_batched(
+    transa: str | int,
+    transb: str | int,
+    m: int,
+    n: int,
+    k: int,
+    alpha: Any,
+    As: Sequence[Any],
+    lda: int,
+    Bs: Sequence[Any],
+    ldb: int,
+    beta: Any,
+    Cs: Sequence[Any],
+    ldc: int,
+    *,
+    order: str | None = None,
+    stream: Any = None,
+    compute: str | None = None,
+    batch_invariant: bool | None = None,
+    device: str | int | None = None,
+    handle: Handle | None = None,
+) -> Sequence[Any]:
+    """Products as in ``sgemm`` of the arrays of three sequences, all of the same sizes, in one call; returns Cs.
+
+    Every array is checked as ``sgemm`` does, and no C may share an element with another C or with any A or B. Keywords
+    and errors are those of ``sgemm``.
+
+    >>> pyblas_sgemm.gemm_batched("N", "N", 2, 2, 2, 1.0, [a0, a1], 2, [b, b], 2, 0.0, [c0, c1], 2)
+    """
+    call = _parse("gemm_batched", transa, transb, m, n, k, lda, ldb, ldc, batch=len(Cs))
+    if not len(As) == len(Bs) == len(Cs):
+        raise InvalidValueError(
+            f"gemm_batched: there are {len(As)} A, {len(Bs)} B and {len(Cs)} C; one number is needed"
+        )
+    return _run_batched(call, alpha, As, Bs, beta, Cs, order, stream, compute, batch_invariant, device, handle)
+
+
+def selected_kernel(
+    transa: str | int,
+    transb: str | int,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    batch_count: int = 1,
+    order: str | None = None,
+    compute: str | None = None,
+    batch_invariant: bool | None = None,
+    device: str | int | None = None,
+    handle: Handle | None = None,
+) -> SelectedKernel:
+    """The kernel that a product of these sizes would run, and why: ``SelectedKernel(name, reason)``.
+
+    Leading dimensions are the least possible and batches lie one behind the other. ``device`` is 'cpu' (also None, unless
+    the handle is bound to a GPU) or a GPU's number; ``order`` None is 'C'. Errors are those of ``sgemm``.
+
+    >>> pyblas_sgemm.selected_kernel("N", "N", 512, 512, 512).name
+    """
+    call = _parse("selected_kernel", transa, transb, m, n, k, 1, 1, 1, batch=batch_count)
+    number = parse_device("cpu" if device is None else device)
+    if device is None and handle is not None and isinstance(handle.device, int):
+        number = handle.device
+    context = context_for(call.function, None, handle, 0 if isinstance(number, str) else number)
+    transpose = (call.transb, call.transa, call.n, call.m) if _by_rows(call.function, order, ()) else None
+    ta, tb, rows, columns = transpose or (call.transa, call.transb, call.m, call.n)
+    name, reason = ffi.new("char const **"), ffi.new("char const **")
+    with settings(context, handle, compute, batch_invariant):
+        check(lib.pyblasSelectedKernel(context.c, ta, tb, rows, columns, call.k, call.batch, name, reason))
+        return SelectedKernel(ffi.string(name[0]).decode(), ffi.string(reason[0]).decode())
+
+
+# ---- the long way --------------------------------------------------------------------------------------------------
+
+
+class _Call(NamedTuple):
+    """Sizes as the caller wrote them, as integers of at most 64 bits."""
+
+    function: str
+    transa: int
+    transb: int
+    m: int
+    n: int
+    k: int
+    lda: int
+    ldb: int
+    ldc: int
+    stride_a: int
+    stride_b: int
+    stride_c: int
+    batch: int
+
+    def elements(self, name: str, address: int, by_rows: bool) -> Elements:
+        """What an operand's matrices occupy."""
+        op, rows, columns, ld, stride = {
+            "A": (self.transa, self.m, self.k, self.lda, self.stride_a),
+            "B": (self.transb, self.k, self.n, self.ldb, self.stride_b),
+            "C": (0, self.m, self.n, self.ldc, self.stride_c),
+        }[name]
+        length, vectors = (columns, rows) if (op == 0) == by_rows else (rows, columns)
+        return Elements(address, length, vectors, ld, stride)
+
+    def touches_memory(self, by_rows: bool) -> bool:
+        """Whether the sizes are legal and not empty. If not, the C library answers, and there is no extent to check."""
+        return (
+            min(self.m, self.n, self.batch) > 0
+            and self.k >= 0
+            and all(e.ld >= max(1, e.length) for e in (self.elements(name, 0, by_rows) for name in "ABC"))
+        )
+
+
+def _parse(
+    function: str,
+    transa: object,
+    transb: object,
+    m: object,
+    n: object,
+    k: object,
+    lda: object,
+    ldb: object,
+    ldc: object,
+    stride_a: object = 0,
+    stride_b: object = 0,
+    stride_c: object = 0,
+    batch: object = 1,
+) -> _Call:
+    def size(name: str, x: Any) -> int:
+        try:
+            value = operator.index(x)
+        except TypeError:
+            raise TypeError(f"{function}: {name} is a {type(x).__name__}; an integer is needed") from None
+        if not -(2**63) <= value < 2**63:
+            raise OverflowError(f"{function}: {name} is {value}, which does not fit into 64 bits")
+        return value
+
+    return _Call(
+        function,
+        _operation(function, "transa", transa),
+        _operation(function, "transb", transb),
+        size("m", m),
+        size("n", n),
+        size("k", k),
+        size("lda", lda),
+        size("ldb", ldb),
+        size("ldc", ldc),
+        size("strideA", stride_a),
+        size("strideB", stride_b),
+        size("strideC", stride_c),
+        size("batch_count", batch),
+    )
+
+
+def _operation(function: str, name: str, x: Any) -> int:
+    if isinstance(x, str) and x in _OPERATIONS:
+        return _OPERATIONS[x]
+    if isinstance(x, (int, np.integer)) and not isinstance(x, bool) and x in _OPERATION_NUMBERS:
+        return _OPERATION_NUMBERS[int(x)]
+    raise InvalidValueError(
+        f"{function}: {name} is {x!r}; accepted are 'N', 'T', 'C' in either case, 0, 1, 2 and 111, 112, 113"
+    )
+
+
+def _by_rows(function: str, order: object, views: Sequence[tuple[str, View]]) -> bool:
+    if order is None:
+        return _arrays.infer_order(function, views)
+    if order == "C":
+        return True
+    if order == "F":
+        return False
+    raise InvalidValueError(f"{function}: order is {order!r}; accepted are 'C', 'F' and None")
+
+
+def _run(
+    call: _Call,
+    alpha: object,
+    A: Any,
+    B: Any,
+    beta: object,
+    C: Any,
+    order: object,
+    stream: object,
+    compute: str | None,
+    batch_invariant: bool | None,
+    device: object,
+    handle: Handle | None,
+) -> Any:
+    function = call.function
+    batched = function == "gemm_strided_batched"
+    wanted_stream = None if stream is None else _arrays.stream_address(stream)
+    # C is looked at first: its library's stream is where DLPack producers must have A and B ready.
+    views: dict[str, View] = {}
+    if C is not None:
+        views["C"] = _arrays.view(C, f"{function}: C", wanted_stream)
+        if wanted_stream is None and views["C"].device is not None:
+            wanted_stream = _arrays.current_stream(views["C"])
+    for name, x in (("A", A), ("B", B)):
+        if x is not None:
+            views[name] = _arrays.view(x, f"{function}: {name}", wanted_stream)
+    named = [(name, views[name]) for name in "ABC" if name in views]
+    place = _arrays.common_device(function, named)
+    if "C" in views and views["C"].readonly:
+        raise InvalidValueError(f"{function}: C is read-only")
+    by_rows = _by_rows(function, order, named)
+    alpha_value, beta_value, on_device = _arrays.scalars(function, alpha, beta, place, wanted_stream)
+
+    touches = call.touches_memory(by_rows)
+    elements: dict[str, Elements] = {}
+    buffers: dict[str, tuple[int, int]] = {}
+    for name in "ABC":
+        seen = views.get(name)
+        elements[name] = call.elements(name, 0 if seen is None else seen.address, by_rows)
+        buffers[name] = (0, -1)
+        if seen is not None and touches:
+            buffers[name] = _arrays.buffer(function, name, seen, by_rows, elements[name], call.batch, batched)
+
+    flags = (
+        lib.PYBLAS_CHECKED_ROW_MAJOR * by_rows
+        | lib.PYBLAS_CHECKED_STRIDED_BATCHED * batched
+        | lib.PYBLAS_CHECKED_DEVICE_SCALARS * bool(on_device)
+    )
+    a, b, c = elements["A"], elements["B"], elements["C"]
+    alpha_address, beta_address = (seen.address for seen in on_device) if on_device else (0, 0)
+
+    def product(context: Context, flags: int) -> int:
+        return int(
+            lib.pyblas_checked_gemm(
+                context.c,
+                flags,
+                call.transa,
+                call.transb,
+                call.m,
+                call.n,
+                call.k,
+                alpha_value,
+                alpha_address,
+                a.address,
+                *buffers["A"],
+                a.ld,
+                a.stride,
+                b.address,
+                *buffers["B"],
+                b.ld,
+                b.stride,
+                beta_value,
+                beta_address,
+                c.address,
+                *buffers["C"],
+                c.ld,
+                c.stride,
+                call.batch,
+            )
+        )
+
+    context = context_for(function, device, handle, place)
+    with settings(context, handle, compute, batch_invariant, stream, wanted_stream, bool(on_device)):
+        status = product(context, flags)
+        while status in _UNDECIDED:
+            name = "A" if status == lib.PYBLAS_CHECKED_UNDECIDED_A else "B"
+            _arrays.require_disjoint(function, name, elements[name], "C", c, call.batch)
+            flags |= _UNDECIDED[status]
+            status = product(context, flags)
+        check(status)
+    # The arrays live until here, when the work is queued. Their libraries free memory in the order of the stream, or only
+    # after it, so the work may go on when the caller has dropped the last reference.
+    if "C" in views:
+        _arrays.written(views["C"])
+    return C
+
+
+def _run_batched(
+    call: _Call,
+    alpha: object,
+    As: Sequence[Any],
+    Bs: Sequence[Any],
+    beta: object,
+    Cs: Sequence[Any],
+    order: object,
+    stream: object,
+    compute: str | None,
+    batch_invariant: bool | None,
+    device: object,
+    handle: Handle | None,
+) -> Sequence[Any]:
+    function = call.function
+    wanted_stream = None if stream is None else _arrays.stream_address(stream)
+    views: dict[str, list[View]] = {}
+    for name, xs in (("C", Cs), ("A", As), ("B", Bs)):
+        views[name] = [_arrays.view(x, f"{function}: {name}s[{i}]", wanted_stream) for i, x in enumerate(xs)]
+        if wanted_stream is None and views["C"] and views["C"][0].device is not None:
+            wanted_stream = _arrays.current_stream(views["C"][0])
+    named = [(f"{name}s[{i}]", seen) for name in "ABC" for i, seen in enumerate(views[name])]
+    place = _arrays.common_device(function, named)
+    for i, seen in enumerate(views["C"]):
+        if seen.readonly:
+            raise InvalidValueError(f"{function}: Cs[{i}] is read-only")
+    by_rows = _by_rows(function, order, named)
+    alpha_value, beta_value, on_device = _arrays.scalars(function, alpha, beta, place, wanted_stream)
+
+    elements = {name: [call.elements(name, seen.address, by_rows) for seen in views[name]] for name in "ABC"}
+    if call.touches_memory(by_rows):
+        for name in "ABC":
+            for i, seen in enumerate(views[name]):
+                _require_inside(function, f"{name}s[{i}]", seen, by_rows, elements[name][i])
+        _require_disjoint_outputs(function, elements["C"])
+        if on_device or alpha_value != 0:
+            for name in "AB":
+                _require_disjoint_inputs(function, name, elements[name], elements["C"])
+
+    arrays = {name: ffi.new("uintptr_t[]", [e.address for e in elements[name]]) for name in "ABC"}
+    addresses = {name: int(ffi.cast("uintptr_t", arrays[name])) for name in "ABC"}
+    alpha_address, beta_address = (seen.address for seen in on_device) if on_device else (0, 0)
+    flags = lib.PYBLAS_CHECKED_ROW_MAJOR * by_rows | lib.PYBLAS_CHECKED_DEVICE_SCALARS * bool(on_device)
+    context = context_for(function, device, handle, place)
+    with settings(context, handle, compute, batch_invariant, stream, wanted_stream, bool(on_device)):
+        check(
+            lib.pyblas_checked_gemm_batched(
+                context.c,
+                flags,
+                call.transa,
+                call.transb,
+                call.m,
+                call.n,
+                call.k,
+                alpha_value,
+                alpha_address,
+                addresses["A"],
+                call.lda,
+                addresses["B"],
+                call.ldb,
+                beta_value,
+                beta_address,
+                addresses["C"],
+                call.ldc,
+                call.batch,
+            )
+        )
+    for seen in views["C"]:
+        _arrays.written(seen)
+    return Cs
+
+
+def _require_inside(function: str, name: str, seen: View, by_rows: bool, wanted: Elements) -> None:
+    available = _arrays.buffer(function, name, seen, by_rows, wanted, 1, False)[1]
+    if seen.address % _arrays.ITEM:
+        raise InvalidValueError(f"{function}: {name} starts at an address that is not a multiple of 4 bytes")
+    needed = _extent(wanted)
+    if 0 <= available < needed:
+        raise InvalidValueError(f"{function}: {name} needs {needed} elements, its buffer has {available}")
+
+
+def _extent(e: Elements) -> int:
+    return (e.vectors - 1) * e.ld + e.length if e.vectors and e.length else 0
+
+
+def _require_disjoint_outputs(function: str, outputs: list[Elements]) -> None:
+    extent = _extent(outputs[0]) * _arrays.ITEM
+    addresses = np.array([e.address for e in outputs], np.uint64)
+    order = np.argsort(addresses, kind="stable")
+    if bool(np.all(np.diff(addresses[order]) >= extent)):
+        return
+    ranked = [int(i) for i in order]
+    for position, i in enumerate(ranked):
+        for j in ranked[position + 1 :]:
+            if outputs[j].address >= outputs[i].address + extent:
+                break
+            _arrays.require_disjoint(function, f"Cs[{min(i, j)}]", outputs[i], f"Cs[{max(i, j)}]", outputs[j])
+
+
+def _require_disjoint_inputs(function: str, name: str, inputs: list[Elements], outputs: list[Elements]) -> None:
+    """Only pairs whose address ranges meet are looked at; all outputs are equally long, so they are found by bisection."""
+    extent, c_extent = _extent(inputs[0]) * _arrays.ITEM, _extent(outputs[0]) * _arrays.ITEM
+    if extent == 0:
+        return
+    addresses = np.array([e.address for e in outputs], np.uint64)
+    order = np.argsort(addresses, kind="stable")
+    firsts = addresses[order]
+    starts = np.array([e.address for e in inputs], np.uint64)
+    low = np.searchsorted(firsts + np.uint64(c_extent), starts, "right")
+    high = np.searchsorted(firsts, starts + np.uint64(extent), "left")
+    for i in np.flatnonzero(low < high):
+        for j in order[low[i] : high[i]]:
+            _arrays.require_disjoint(function, f"{name}s[{i}]", inputs[i], f"Cs[{j}]", outputs[j])
+
+
+@contextmanager
+def settings(
+    context: Context,
+    handle: Handle | None,
+    compute: str | None,
+    batch_invariant: bool | None,
+    stream: object = None,
+    wanted_stream: int | None = None,
+    scalars_on_device: bool = False,
+) -> Iterator[None]:
+    """The C handle as one call wants it: stream, compute mode and the place of the scalars, put back afterwards."""
+    if context.device is None and stream is not None:
+        raise InvalidValueError("stream is given, but the arrays are in host memory")
+    mode = mode_number(compute) if compute is not None else None
+    if mode is None and handle is not None and handle.follows_compute and thread.compute is not None:
+        mode = mode_number(thread.compute)
+    with context.lock:
+        before = context.mode
+        invariant_before = handle is not None and handle.batch_invariant
+        try:
+            if mode is not None:
+                context.set_mode(mode)
+            if batch_invariant is not None and bool(batch_invariant) != invariant_before:
+                check(lib.pyblasSetBatchInvariant(context.c, bool(batch_invariant)))
+            if context.device is not None:
+                context.set_stream(wanted_stream or 0)
+            if scalars_on_device:
+                check(lib.pyblasSetPointerMode(context.c, lib.PYBLAS_POINTER_MODE_DEVICE))
+            yield
+        finally:
+            context.set_mode(before)
+            if batch_invariant is not None and bool(batch_invariant) != invariant_before:
+                lib.pyblasSetBatchInvariant(context.c, invariant_before)
+            if scalars_on_device:
+                lib.pyblasSetPointerMode(context.c, lib.PYBLAS_POINTER_MODE_HOST)
