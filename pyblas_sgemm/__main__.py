@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import pyblas_sgemm
+
 from ._info import info, library_version, package_folder
 
 UNIT = 2.0**-24  # a rounding to float32 is off by at most this, relatively
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def kernel_table() -> str:
     header = ("name", "engine", "modes", "SM from")
     rows = [
-        (row["name"], row["engine"], row["modes"], f"{row['min_sm'] / 10:.1f}" if row["min_sm"] else "")
+        (row.name, row.engine, " ".join(row.modes), f"{row.min_sm / 10:.1f}" if row.min_sm else "")
         for row in pyblas_sgemm.kernels()
     ]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
@@ -76,6 +77,7 @@ class Device:
     """One device and the array library that holds its memory, as far as the work below needs them."""
 
     title: str
+    place: str | int  # what the keyword `device` of a call takes
     library: str
     put: Callable[[np.ndarray[Any, Any]], Any]
     get: Callable[[Any], np.ndarray[Any, Any]]
@@ -86,7 +88,7 @@ class Device:
 
 def cpu_device(facts: dict[str, Any]) -> Device:
     title = f"CPU ({facts['instruction_set']}, threads: {facts['threads']})"
-    return Device(title, "NumPy", np.array, np.array, np.matmul, softmax_of(np), lambda: None)
+    return Device(title, "cpu", "NumPy", np.array, np.array, np.matmul, softmax_of(np), lambda: None)
 
 
 def gpu_devices(gpus: list[dict[str, Any]]) -> Iterator[Device]:
@@ -113,6 +115,7 @@ def cupy_device(number: int, title: str) -> Device | None:
     cupy.cuda.Device(number).use()
     return Device(
         title,
+        number,
         "CuPy",
         cupy.asarray,
         cupy.asnumpy,
@@ -135,6 +138,7 @@ def torch_device(number: int, title: str) -> Device | None:
 
     return Device(
         title,
+        number,
         "PyTorch",
         lambda array: torch.from_numpy(array).cuda(),
         lambda tensor: np.asarray(tensor.cpu()),
@@ -218,13 +222,12 @@ def run_sgemm(device: Device, size: int) -> Outcome:
     """C = A B, square. A sample of C's rows is compared, the last one among them."""
     rng = np.random.default_rng(1)
     a, b = (rng.standard_normal((size, size), dtype=np.float32) for _ in range(2))
+    keywords = call_keywords(device)
     device_a, device_b = device.put(a), device.put(b)
     c, peer_c = (device.put(np.full((size, size), np.nan, dtype=np.float32)) for _ in range(2))
 
     def multiply() -> None:
-        pyblas_sgemm.sgemm(
-            "N", "N", size, size, size, 1.0, device_a, size, device_b, size, 0.0, c, size, order="C", compute="fp32"
-        )
+        pyblas_sgemm.sgemm("N", "N", size, size, size, 1.0, device_a, size, device_b, size, 0.0, c, size, **keywords)
 
     seconds = median_seconds(multiply, device.synchronize)
     peer_seconds = median_seconds(lambda: device.matmul(device_a, device_b, out=peer_c), device.synchronize)
@@ -248,19 +251,19 @@ def run_attention(device: Device, tokens: int, sequences: int, heads: int, dim: 
     device_q, device_k, device_v = device.put(q), device.put(k), device.put(v)
     scores = device.put(np.full((batch, tokens, tokens), np.nan, dtype=np.float32))
     out = device.put(np.full((tokens, batch, dim), np.nan, dtype=np.float32))
-    alpha = 1 / math.sqrt(dim)
+    alpha, keywords = 1 / math.sqrt(dim), call_keywords(device)
 
     # fmt: off
     def multiply_keys() -> None:
         pyblas_sgemm.gemm_strided_batched(
             "N", "T", tokens, tokens, dim, alpha, device_q, width, dim, device_k, width, dim,
-            0.0, scores, tokens, tokens * tokens, batch, order="C", compute="fp32",
+            0.0, scores, tokens, tokens * tokens, batch, **keywords,
         )
 
     def multiply_values() -> None:
         pyblas_sgemm.gemm_strided_batched(
             "N", "N", tokens, dim, tokens, 1.0, scores, tokens, tokens * tokens, device_v, width, dim,
-            0.0, out, width, dim, batch, order="C", compute="fp32",
+            0.0, out, width, dim, batch, **keywords,
         )
     # fmt: on
 
@@ -292,6 +295,11 @@ def run_attention(device: Device, tokens: int, sequences: int, heads: int, dim: 
         peer_seconds,
         *compare(result[:, sample].swapaxes(0, 1), expected, bound),
     )
+
+
+def call_keywords(device: Device) -> dict[str, Any]:
+    """Said in each call, because the environment may say otherwise and the bound is that of fp32."""
+    return {"order": "C", "compute": "fp32", "device": device.place}
 
 
 def attention_float64(q: Any, k: Any, v: Any) -> tuple[Any, Any]:

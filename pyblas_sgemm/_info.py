@@ -8,7 +8,8 @@ from typing import Any
 
 from . import _cffi
 from ._cffi import ffi, lib
-from ._status import check
+from ._handle import current_compute
+from ._status import SgemmError, check
 
 
 class Info(dict[str, Any]):
@@ -29,7 +30,7 @@ class Info(dict[str, Any]):
             lines.append(f"Build: CUDA {build['cuda']}, GPU code for {' '.join(build['architectures'])}")
         else:
             lines.append("Build: built without CUDA")
-        lines.append(f"Compute mode: {settings['compute']}")
+        lines.append(f"Compute mode: {settings['compute'] or settings['fault']}")
         lines.append(f"Kernel: {settings['kernel'] or 'chosen for each call'}")
         lines += [f"Environment: {name}={value}" for name, value in settings["environment"].items()]
         return "\n".join(lines)
@@ -48,6 +49,7 @@ def info() -> Info:
 
     GPUs are found through NVML: no CUDA context is created, and the process may still fork and use them in the child.
     """
+    settings = _settings()  # first, because it makes the handle for which the BLAS is looked up
     gpus, no_gpu_reason = _gpus()
     return Info(
         version=library_version(),
@@ -56,7 +58,7 @@ def info() -> Info:
         gpus=gpus,
         no_gpu_reason=no_gpu_reason,
         build={"cuda": _cuda_version(lib.pyblasGetBuildCudaVersion()), "architectures": build_architectures()},
-        settings=_settings(),
+        settings=settings,
     )
 
 
@@ -111,10 +113,16 @@ def _gpu(device: int) -> dict[str, Any]:
 
 def _settings() -> dict[str, Any]:
     environment = {name: value for name, value in sorted(os.environ.items()) if name.startswith("PYBLAS_SGEMM_")}
+    compute, fault = "", ""
+    try:
+        compute = current_compute()
+    except SgemmError as error:  # a variable that names what there is not: products say the same
+        fault = str(error)
     return {
-        "compute": environment.get("PYBLAS_SGEMM_COMPUTE") or "fp32",
-        "kernel": environment.get("PYBLAS_SGEMM_KERNEL") or "",
+        "compute": compute,
+        "kernel": environment.get("PYBLAS_SGEMM_KERNEL", ""),
         "environment": environment,
+        "fault": fault,
     }
 
 

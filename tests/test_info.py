@@ -29,7 +29,7 @@ def made_up(**changes):
         "gpus": [],
         "no_gpu_reason": "no NVIDIA driver",
         "build": {"cuda": "", "architectures": []},
-        "settings": {"compute": "fp32", "kernel": "", "environment": {}},
+        "settings": {"compute": "fp32", "kernel": "", "environment": {}, "fault": ""},
     }
     return Info(facts | changes)
 
@@ -79,15 +79,26 @@ def test_asking_does_not_load_the_driver(prints):
 def test_settings_follow_the_environment(prints):
     program = "import json, pyblas_sgemm; print(json.dumps(pyblas_sgemm.info()))"
     plain = json.loads(prints(program))
-    assert plain["settings"] == {"compute": "fp32", "kernel": "", "environment": {}}
+    assert plain["settings"] == {"compute": "fp32", "kernel": "", "environment": {}, "fault": ""}
     variables = {
         "PYBLAS_SGEMM_COMPUTE": "fp32_pedantic",
         "PYBLAS_SGEMM_KERNEL": "naive",
         "PYBLAS_SGEMM_THREADS": "1",
     }
     changed = json.loads(prints(program, **variables))
-    assert changed["settings"] == {"compute": "fp32_pedantic", "kernel": "naive", "environment": variables}
+    assert changed["settings"] == {
+        "compute": "fp32_pedantic",
+        "kernel": "naive",
+        "environment": variables,
+        "fault": "",
+    }
     assert changed["cpu"]["threads"] == 1
+
+
+@pytest.mark.parametrize("name", ["PYBLAS_SGEMM_COMPUTE", "PYBLAS_SGEMM_KERNEL"])
+def test_a_setting_that_does_not_exist_is_told(prints, name):
+    report = prints("import pyblas_sgemm; print(pyblas_sgemm.info())", **{name: "fast"})
+    assert f"Compute mode: environment variable {name} is 'fast'" in report
 
 
 def test_settings_follow_the_context():
@@ -123,8 +134,8 @@ def test_prints_as_a_report():
             "GPU 0: NVIDIA Something, SM 7.0, 16 GiB, driver 580.1 (CUDA 13.0)",
         ),
         (
-            {"settings": {"compute": "fp32", "kernel": "naive", "environment": {"PYBLAS_SGEMM_KERNEL": "naive"}}},
-            "Environment: PYBLAS_SGEMM_KERNEL=naive",
+            {"settings": {"compute": "fp32", "kernel": "x", "environment": {"PYBLAS_SGEMM_KERNEL": "x"}, "fault": ""}},
+            "Environment: PYBLAS_SGEMM_KERNEL=x",
         ),
     ],
 )
