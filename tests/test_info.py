@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from engines import ffi, lib
 
 import pyblas_sgemm
+from engines import ffi, lib
 from pyblas_sgemm._info import Info
 
 GPU = {

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import kernel_rows
 
 import pyblas_sgemm
+from engines import kernel_rows
 from pyblas_sgemm import __main__ as program
 
 CPU = program.cpu_device({"instruction_set": "any", "threads": 2})
