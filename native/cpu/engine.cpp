@@ -1,0 +1,365 @@
+// The rows of the CPU and how each cuts a product into independent pieces. Every boundary - tiles of C, chunks of k -
+// follows from the problem, never from the number of threads, so neither do the bits.
+//
+//   cpu_naive   three loops; what the others are checked against        cpu_small   outer products on A and B in place
+//   cpu_skinny  a large matrix read once, against one with few rows     cpu_packed  blocked, on copies of A and B
+//   cpu_blas    blocks of C by a BLAS on one thread each
+#include "engine.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "blas.hpp"
+#include "isa.hpp"
+#include "pool.hpp"
+
+namespace pyblas::cpu {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) {
+    return a / b + (a % b != 0);
+}
+
+Product product(const Problem &p, int64_t batch) {
+    const bool a_plain = p.transa == Op::N, b_plain = p.transb == Op::N;
+    Product r;
+    r.m = p.m;
+    r.n = p.n;
+    r.k = p.k;
+    r.a = p.a.matrix<const float>(batch);
+    r.a_row = a_plain ? 1 : p.a.ld;
+    r.a_col = a_plain ? p.a.ld : 1;
+    r.b = p.b.matrix<const float>(batch);
+    r.b_row = b_plain ? 1 : p.b.ld;
+    r.b_col = b_plain ? p.b.ld : 1;
+    r.c = p.c.matrix<float>(batch);
+    r.c_row = 1;
+    r.c_col = p.c.ld;
+    r.alpha = p.alpha.value;
+    r.beta = p.beta.value;
+    return r;
+}
+
+// ---- memory
+// ----------------------------------------------------------------------------------------------------------
+
+struct Free {
+    void operator()(float *p) const { std::free(p); }
+};
+using Floats = std::unique_ptr<float, Free>;
+
+Floats allocate(int64_t floats) {
+    const size_t bytes = size_t(ceil_div(floats * int64_t(sizeof(float)), 4096)) * 4096;
+    return Floats(static_cast<float *>(std::aligned_alloc(4096, bytes)));
+}
+
+// kScratch floats of this thread; null if there is no memory. Pages are only used up as far as they are touched.
+float *scratch() {
+    static thread_local Floats mine;
+    if (!mine)
+        mine = allocate(kScratch);
+    return mine.get();
+}
+
+// ---- cutting
+// ---------------------------------------------------------------------------------------------------------
+
+// How a product is cut: tiles of C, and pieces of k that are summed apart where C has too few tiles.
+struct Cut {
+    int64_t tile_m, tile_n, depth;
+};
+
+constexpr int64_t kEnoughTiles = 16;
+
+// depth so that there are about kEnoughTiles pieces, each of at least least.
+Cut cut(const Problem &p, int64_t tile_m, int64_t tile_n, int64_t least) {
+    const int64_t tiles = ceil_div(p.m, tile_m) * ceil_div(p.n, tile_n);
+    if (p.batch >= kEnoughTiles || tiles >= kEnoughTiles || p.k < 2 * least)
+        return {tile_m, tile_n, p.k};
+    const int64_t chunks = std::min(ceil_div(kEnoughTiles, tiles * p.batch), p.k / least);
+    return {tile_m, tile_n, ceil_div(ceil_div(p.k, chunks), least) * least};
+}
+
+Status no_memory(int64_t bytes) {
+    return fail(PYBLAS_STATUS_ALLOC_FAILED, "the CPU engine found no memory for %lld bytes of working space",
+                static_cast<long long>(bytes));
+}
+
+// Adds the pieces of k in their order, for the columns of one product.
+void add_chunks(const Product &p, const float *partial, int64_t chunks) {
+    const int64_t size = p.m * p.n;
+    for (int64_t j = 0; j < p.n; ++j)
+        for (int64_t i = 0; i < p.m; ++i) {
+            const float *s = partial + i + j * p.m;
+            float sum = s[0];
+            for (int64_t chunk = 1; chunk < chunks; ++chunk)
+                sum += s[chunk * size];
+            float *c = p.c + i + j * p.c_col;
+            *c = p.beta == 0.0f ? p.alpha * sum : std::fma(p.alpha, sum, p.beta * *c);
+        }
+}
+
+// f(block, scratch) for every piece of every product of the batch. seconds is the predicted time on one thread.
+template <class F>
+Status for_pieces(const Problem &p, const Cut &by, double seconds, const F &f) {
+    constexpr double kShare = 15e-6; // long enough to hand over, short enough to share evenly
+    const int64_t down = ceil_div(p.m, by.tile_m), tiles = down * ceil_div(p.n, by.tile_n);
+    const int64_t chunks = p.k > by.depth ? ceil_div(p.k, by.depth) : 1;
+    const int64_t per_product = tiles * chunks, pieces = p.batch * per_product;
+    const double each = seconds / double(pieces);
+    const int64_t share = each >= kShare ? 1 : int64_t(std::min(double(pieces), kShare / each));
+    Floats partial;
+    if (chunks > 1 && !(partial = allocate(p.batch * chunks * p.m * p.n)))
+        return no_memory(p.batch * chunks * p.m * p.n * int64_t(sizeof(float)));
+    std::atomic<bool> failed{false};
+    parallel(ceil_div(pieces, share), seconds, [&](int64_t index) {
+        float *mine = scratch();
+        if (!mine) {
+            failed.store(true, std::memory_order_relaxed);
+            return;
+        }
+        for (int64_t i = index * share, end = std::min(pieces, i + share); i < end; ++i) {
+            if (per_product == 1) {
+                f(product(p, i), mine);
+                continue;
+            }
+            const int64_t chunk = i / tiles % chunks, tile = i % tiles;
+            const int64_t row = tile % down * by.tile_m, col = tile / down * by.tile_n;
+            Product whole = product(p, i / per_product);
+            if (chunks > 1) {
+                whole.a += chunk * by.depth * whole.a_col;
+                whole.b += chunk * by.depth * whole.b_row;
+                whole.k = std::min(by.depth, p.k - chunk * by.depth);
+                whole.c = partial.get() + i / tiles * p.m * p.n;
+                whole.c_col = p.m;
+                whole.alpha = 1;
+                whole.beta = 0;
+            }
+            f(whole.block(row, col, std::min(by.tile_m, p.m - row), std::min(by.tile_n, p.n - col)), mine);
+        }
+    });
+    if (failed.load())
+        return no_memory(kScratch * int64_t(sizeof(float)));
+    if (chunks > 1)
+        for (int64_t batch = 0; batch < p.batch; ++batch)
+            add_chunks(product(p, batch), partial.get() + batch * chunks * p.m * p.n, chunks);
+    return kSuccess;
+}
+
+// C := beta * C, without A and B.
+Status scale(const Problem &p) {
+    const double seconds = double(p.m) * double(p.n) * double(p.batch) * 0.3e-9;
+    const int64_t tile_m = 16384, tile_n = std::max<int64_t>(1, 65536 / std::min(p.m, tile_m));
+    return for_pieces(p, {tile_m, tile_n, p.k}, seconds, [](const Product &block, float *) {
+        for (ptrdiff_t j = 0; j < block.n; ++j) {
+            float *c = block.c + j * block.c_col;
+            if (block.beta == 0.0f)
+                std::fill_n(c, block.m, 0.0f);
+            else if (block.beta != 1.0f) // not even a NaN's payload changes
+                for (ptrdiff_t i = 0; i < block.m; ++i)
+                    c[i] *= block.beta;
+        }
+    });
+}
+
+// ---- naive
+// -----------------------------------------------------------------------------------------------------------
+
+const char *refuses_other_types(const Problem &p, const Device &) {
+    if (p.a.dtype != Dtype::f32 || p.b.dtype != Dtype::f32 || p.c.dtype != Dtype::f32)
+        return "it computes with float32 matrices only";
+    if (!p.alpha.known() || !p.beta.known())
+        return "it takes alpha and beta from host memory only";
+    return nullptr;
+}
+
+double flops(const Problem &p) {
+    return 2.0 * double(p.m) * double(p.n) * double(p.k) * double(p.batch);
+}
+
+double naive_cost(const Problem &p, const Device &) {
+    return 1e-8 + flops(p) * 1e-9;
+}
+
+Status naive_launch(const Problem &p, const Launch &launch) {
+    if (p.depth(p.alpha.value) == 0)
+        return scale(p);
+    return for_pieces(p, {64, 64, p.k}, naive_cost(p, *launch.device), [](const Product &q, float *) {
+        for (ptrdiff_t j = 0; j < q.n; ++j)
+            for (ptrdiff_t i = 0; i < q.m; ++i) {
+                float sum = 0;
+                for (ptrdiff_t p0 = 0; p0 < q.k; p0 += kOuterDepth) {
+                    float part = 0;
+                    for (ptrdiff_t l = p0, end = std::min(q.k, p0 + kOuterDepth); l < end; ++l)
+                        part += q.a[i * q.a_row + l * q.a_col] * q.b[l * q.b_row + j * q.b_col];
+                    sum += part;
+                }
+                float *c = q.c + i * q.c_row + j * q.c_col;
+                *c = q.beta == 0.0f ? q.alpha * sum : std::fma(q.alpha, sum, q.beta * *c);
+            }
+    });
+}
+
+// ---- small
+// -----------------------------------------------------------------------------------------------------------
+
+double small_cost(const Problem &p, const Device &d) {
+    const double rows = double((p.m + 15) / 16 * 16);
+    const double each = 15e-9 + 2.0 * rows * double(p.n) * double(p.k) / (0.9 * d.fp32_flops) +
+                        (p.transa == Op::T ? double(p.m) * double(p.k) * 0.15e-9 : 0.0);
+    return each * double(p.batch);
+}
+
+Status small_launch(const Problem &p, const Launch &launch) {
+    if (p.depth(p.alpha.value) == 0)
+        return scale(p);
+    const Cut by = {p.batch == 1 ? 64 : kRowBlock, kColBlock, p.k};
+    return for_pieces(p, by, small_cost(p, *launch.device),
+                      [&set = isa()](const Product &block, float *mine) { set.outer(block, false, mine); });
+}
+
+// ---- skinny
+// ----------------------------------------------------------------------------------------------------------
+
+double skinny_cost(const Problem &p, const Device &d) {
+    const double few = double(std::min(p.m, p.n)), many = double(std::max(p.m, p.n));
+    const double arithmetic = 2.0 * few * many * double(p.k) / (0.6 * d.fp32_flops);
+    const double bytes = 4.0 * many * double(p.k) / d.bandwidth;
+    return (1e-6 + std::max(arithmetic, bytes)) * double(p.batch);
+}
+
+Status skinny_launch(const Problem &p, const Launch &launch) {
+    if (p.depth(p.alpha.value) == 0)
+        return scale(p);
+    const bool wide = p.m <= p.n; // B is the large one
+    const int64_t many = std::max(p.m, p.n);
+    const int64_t stripe = std::clamp<int64_t>(ceil_div(ceil_div(many, kEnoughTiles), 64) * 64, 64, 256);
+    // Along the large matrix's contiguous direction: the columns of a stripe, or k.
+    const bool along_k = wide ? p.transb == Op::N : p.transa == Op::T;
+    const Cut by = cut(p, wide ? p.m : stripe, wide ? stripe : p.n, kDotDepth);
+    return for_pieces(p, by, skinny_cost(p, *launch.device),
+                      [&set = isa(), wide, along_k](const Product &block, float *mine) {
+                          if (along_k)
+                              set.dot(wide ? block : block.transposed(), mine);
+                          else
+                              set.outer(wide ? block.transposed() : block, false, mine);
+                      });
+}
+
+// ---- packed
+// ----------------------------------------------------------------------------------------------------------
+
+double packed_cost(const Problem &p, const Device &d) {
+    const double rows = double((p.m + 15) / 16 * 16);
+    const double each =
+        1e-6 + 2.0 * rows * double(p.n) * double(p.k) / (0.8 * d.fp32_flops) + double(p.m) * double(p.k) * 0.3e-9;
+    return each * double(p.batch);
+}
+
+Status packed_launch(const Problem &p, const Launch &launch) {
+    if (p.depth(p.alpha.value) == 0)
+        return scale(p);
+    return for_pieces(p, cut(p, kRowBlock, kColBlock, 16 * kOuterDepth), packed_cost(p, *launch.device),
+                      [&set = isa()](const Product &block, float *mine) { set.outer(block, true, mine); });
+}
+
+// ---- BLAS
+// ------------------------------------------------------------------------------------------------------------
+
+constexpr int64_t kMostInt = 2147483647;
+constexpr int64_t kBlasBlock = 512;
+
+const char *blas_refuses(const Problem &p, const Device &d) {
+    if (const char *why = refuses_other_types(p, d))
+        return why;
+    if (std::max({p.a.ld, p.b.ld, p.c.ld, p.k}) > kMostInt)
+        return "the BLAS counts with 32 bits, and a leading dimension or k has more";
+    if (blas_state() == BlasState::absent)
+        return "no BLAS library was found";
+    return nullptr;
+}
+
+double blas_cost(const Problem &p, const Device &d) {
+    // Loading it takes milliseconds and starts with the first product that is worth it.
+    constexpr double kWorthLoading = 2e6;
+    const double work = 2.0 * double(p.m) * double(p.n) * double(p.k);
+    if (blas_state() == BlasState::untried && (work < kWorthLoading || !load_blas()))
+        return HUGE_VAL;
+    return (2e-6 + work / (0.87 * d.fp32_flops)) * double(p.batch);
+}
+
+Status blas_launch(const Problem &p, const Launch &launch) {
+    if (p.depth(p.alpha.value) == 0)
+        return scale(p);
+    if (!load_blas())
+        return fail(PYBLAS_STATUS_NOT_SUPPORTED, "cpu_blas: no BLAS library was found");
+    const auto even = [](int64_t extent) { // blocks of like size, so that none is left over
+        const int64_t parts = ceil_div(extent, kBlasBlock);
+        return ceil_div(ceil_div(extent, parts), 16) * 16;
+    };
+    return for_pieces(p, cut(p, even(p.m), even(p.n), 4096), blas_cost(p, *launch.device),
+                      [](const Product &block, float *) { blas_gemm(block); });
+}
+
+// ---- rows
+// ------------------------------------------------------------------------------------------------------------
+
+constexpr Kernel kRows[] = {
+    {"cpu_naive", "cpu_naive", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, naive_cost,
+     naive_launch},
+    {"cpu_small", "cpu_small", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, small_cost,
+     small_launch},
+    {"cpu_skinny", "cpu_skinny", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, skinny_cost,
+     skinny_launch},
+    {"cpu_packed", "cpu_packed", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, packed_cost,
+     packed_launch},
+    {"cpu_blas", "cpu_blas", Engine::cpu, kFp32Modes, 0, false, blas_refuses, nullptr, blas_cost, blas_launch},
+};
+
+} // namespace
+
+Device device() {
+    Device d;
+    d.engine = Engine::cpu;
+    const char *set = isa().name;
+    d.fp32_flops = set[3] == '5' ? 220e9 : set[0] == 'a' ? 110e9 : 20e9;
+    d.bandwidth = 30e9;
+    return d;
+}
+
+Status info(pyblasCpuInfo_t *out) {
+    *out = pyblasCpuInfo_t{};
+    std::snprintf(out->instruction_set, sizeof out->instruction_set, "%s", isa().name);
+    std::snprintf(out->blas, sizeof out->blas, "%s", blas_config());
+    std::snprintf(out->blas_path, sizeof out->blas_path, "%s", blas_path());
+    out->threads = thread_limit();
+    return kSuccess;
+}
+
+Status set_num_threads(int threads) {
+    if (threads < 0)
+        return fail(PYBLAS_STATUS_INVALID_VALUE, "set_num_threads: argument 1 (threads) is %d, must be at least 0",
+                    threads);
+    set_thread_limit(threads);
+    return kSuccess;
+}
+
+int num_threads() {
+    return thread_limit();
+}
+
+Status set_blas_library(const char *path) {
+    return name_blas(path);
+}
+
+} // namespace pyblas::cpu
+
+namespace pyblas {
+KernelRows cpu_rows() {
+    return rows(cpu::kRows);
+}
+} // namespace pyblas

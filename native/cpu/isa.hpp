@@ -1,0 +1,58 @@
+// What is compiled once per instruction set: products of one thread, on matrices given by two strides each.
+#pragma once
+
+#include <cstddef>
+
+namespace pyblas::cpu {
+
+// C := alpha * A * B + beta * C. Element (i, j) of a matrix is at pointer + i * row + j * col; one of the two strides
+// of A and of B is 1, and so is one of C's. k is positive and alpha not 0.
+struct Product {
+    ptrdiff_t m, n, k;
+    const float *a;
+    ptrdiff_t a_row, a_col;
+    const float *b;
+    ptrdiff_t b_row, b_col;
+    float *c;
+    ptrdiff_t c_row, c_col;
+    float alpha, beta;
+
+    // C^T := alpha * B^T * A^T + beta * C^T
+    Product transposed() const { return {n, m, k, b, b_col, b_row, a, a_col, a_row, c, c_col, c_row, alpha, beta}; }
+
+    Product block(ptrdiff_t i, ptrdiff_t j, ptrdiff_t rows, ptrdiff_t cols) const {
+        Product p = *this;
+        p.m = rows;
+        p.n = cols;
+        p.a += i * a_row;
+        p.b += j * b_col;
+        p.c += i * c_row + j * c_col;
+        return p;
+    }
+};
+
+// Sums are begun afresh after this many products and the partial sums added, so that rounding errors stay small.
+constexpr ptrdiff_t kOuterDepth = 256; // in outer
+constexpr ptrdiff_t kDotDepth = 2048;  // in dot, where each vector lane holds a sum of its own
+
+constexpr ptrdiff_t kRowBlock = 256, kColBlock = 256; // of outer: what a core's level 2 cache holds
+constexpr ptrdiff_t kDotRows = 32, kDotCols = 256;    // of dot
+// Floats of scratch that outer and dot need.
+constexpr ptrdiff_t kScratch = 64 * kOuterDepth + kColBlock * kOuterDepth + kRowBlock * kColBlock + 64;
+static_assert(kDotRows * kDotDepth + kDotRows * kDotCols <= kScratch);
+
+struct Isa {
+    const char *name;
+    // Sums of outer products: vectors along the rows of C, elements of B broadcast. pack copies B (and A, which is also
+    // copied when its rows are apart) to a compact layout first; worth it when they are used many times.
+    void (*outer)(const Product &, bool pack, float *scratch);
+    // Dot products: vectors along k. Needs b_row == 1; A is copied when a_col != 1.
+    void (*dot)(const Product &, float *scratch);
+};
+
+extern const Isa kAvx512, kAvx2, kGeneric;
+
+// The best set this machine and its operating system support, or the lower one PYBLAS_SGEMM_CPU names.
+const Isa &isa();
+
+} // namespace pyblas::cpu

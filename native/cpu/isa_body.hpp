@@ -1,0 +1,364 @@
+// outer and dot, written once over a vector type; isa_avx512.cpp, isa_avx2.cpp and isa_generic.cpp include this file
+// after they have defined, inside namespace pyblas::cpu and an anonymous namespace,
+//   Vec, kLanes, Mask;  mask(n): the first n lanes;  load(p), load(p, mask): other lanes 0 and not read;
+//   store(p, v), store(p, v, mask);  zero(), set1(x), add, mul, fma(a, b, c), fma_exact: rounded once;  sum(v): over
+//   all lanes; kMaskIsFree: masked loads cost no more than others;  kTileCols[v]: columns of a tile v vectors high, v
+//   <= kMaxHeight; kDotTileRows, kDotTileCols;  transpose_tile(in, stride, out, ldo): kSquare x kSquare.
+//
+//   outer:  C tile  +=  column of A  x  row of B          dot:  C tile  +=  rows of A  .  columns of B
+//           [v][v][v][v]^T           [x x x x x x]               each a register of partial sums, added up at the end
+// No include here: the file is compiled under a target pragma.
+
+// ---- outer
+// -----------------------------------------------------------------------------------------------------------
+
+struct Tile {
+    ptrdiff_t k;
+    const float *a;
+    ptrdiff_t a_col;
+    ptrdiff_t ahead; // elements from what is loaded to what is prefetched
+    const float *b;
+    ptrdiff_t b_step; // the stride of B that is not 1
+    ptrdiff_t rows;   // of the tile's height that exist
+    float *partial;   // sums of earlier depths, kRowBlock apart
+    bool first, last; // depth of this product
+    float *c;
+    ptrdiff_t c_row, c_col;
+    float alpha, beta;
+};
+
+// Columns of sums, height apart, to a C whose rows or columns lie anywhere.
+[[gnu::noinline]] void scatter(const Tile &t, const float *sums, ptrdiff_t height, ptrdiff_t cols) {
+    for (ptrdiff_t i = 0; i < t.rows; ++i)
+        for (ptrdiff_t j = 0; j < cols; ++j) {
+            float *c = t.c + i * t.c_row + j * t.c_col;
+            const float s = sums[i + j * height];
+            *c = t.beta == 0.0f ? t.alpha * s : __builtin_fmaf(t.alpha, s, t.beta * *c);
+        }
+}
+
+template <int Height, int Cols>
+inline void finish(const Tile &t, Vec (&acc)[Height][Cols]) {
+    if (t.c_row != 1) {
+        alignas(64) float sums[Cols * Height * kLanes];
+#pragma GCC unroll 16
+        for (int j = 0; j < Cols; ++j)
+#pragma GCC unroll 4
+            for (int v = 0; v < Height; ++v)
+                store(sums + (j * Height + v) * kLanes, acc[v][j]);
+        return scatter(t, sums, Height * kLanes, Cols);
+    }
+    const Vec alpha = set1(t.alpha), beta = set1(t.beta);
+    const bool whole = t.rows == Height * kLanes;
+    const Mask edge = mask(t.rows - (Height - 1) * kLanes);
+    const bool read_c = t.beta != 0.0f;
+    float *c = t.c;
+#pragma GCC unroll 16
+    for (int j = 0; j < Cols; ++j, c += t.c_col)
+#pragma GCC unroll 4
+        for (int v = 0; v < Height; ++v) {
+            float *p = c + v * kLanes;
+            if (v < Height - 1 || whole)
+                store(p, read_c ? fma_exact(alpha, acc[v][j], mul(beta, load(p))) : mul(alpha, acc[v][j]));
+            else
+                store(p, read_c ? fma_exact(alpha, acc[v][j], mul(beta, load(p, edge))) : mul(alpha, acc[v][j]), edge);
+        }
+}
+
+// RowsOfB: elements of B along a row lie side by side (b_col == 1), otherwise those along a column do. Cut: the last
+// vector of the height is not whole.
+template <int Height, int Cols, bool RowsOfB, bool Cut>
+void tile(const Tile &t) {
+    Vec acc[Height][Cols];
+#pragma GCC unroll 4
+    for (int v = 0; v < Height; ++v)
+#pragma GCC unroll 16
+        for (int j = 0; j < Cols; ++j)
+            acc[v][j] = zero();
+    const Mask edge = mask(t.rows - (Height - 1) * kLanes);
+    const float *a = t.a;
+    const ptrdiff_t b_step = t.b_step, a_col = t.a_col, ahead = t.ahead;
+    // Three columns share a pointer, which keeps the pointers in registers.
+    constexpr int kPointers = RowsOfB ? 1 : (Cols + 2) / 3;
+    const float *b[kPointers];
+#pragma GCC unroll 16
+    for (int q = 0; q < kPointers; ++q)
+        b[q] = t.b + 3 * q * b_step;
+    for (ptrdiff_t p = t.k; p > 0; --p) {
+        Vec x[Height];
+#pragma GCC unroll 4
+        for (int v = 0; v < Height; ++v) {
+            x[v] = Cut && v == Height - 1 ? load(a + v * kLanes, edge) : load(a + v * kLanes);
+            if (Height > 1)
+                __builtin_prefetch(a + ahead + v * kLanes);
+        }
+#pragma GCC unroll 16
+        for (int j = 0; j < Cols; ++j) {
+            const Vec y = set1(RowsOfB ? b[0][j] : b[j / 3][j % 3 * b_step]);
+#pragma GCC unroll 4
+            for (int v = 0; v < Height; ++v)
+                acc[v][j] = fma(x[v], y, acc[v][j]);
+        }
+        a += a_col;
+#pragma GCC unroll 16
+        for (int q = 0; q < kPointers; ++q)
+            b[q] += RowsOfB ? b_step : 1;
+    }
+    if (!t.first)
+#pragma GCC unroll 16
+        for (int j = 0; j < Cols; ++j)
+#pragma GCC unroll 4
+            for (int v = 0; v < Height; ++v)
+                acc[v][j] = add(load(t.partial + v * kLanes + j * kRowBlock), acc[v][j]);
+    if (t.last)
+        return finish<Height, Cols>(t, acc);
+#pragma GCC unroll 16
+    for (int j = 0; j < Cols; ++j)
+#pragma GCC unroll 4
+        for (int v = 0; v < Height; ++v)
+            store(t.partial + v * kLanes + j * kRowBlock, acc[v][j]);
+}
+
+using TileFunction = void (*)(const Tile &);
+constexpr int kMostCols = 14;
+
+struct TileTable {
+    TileFunction f[kMaxHeight][kMostCols][2][2];
+};
+
+template <int Height, int Cols>
+constexpr void fill_tiles(TileTable &table) {
+    if constexpr (Cols >= 1) {
+        auto &f = table.f[Height - 1][Cols - 1];
+        f[0][0] = tile<Height, Cols, false, kMaskIsFree>;
+        f[0][1] = tile<Height, Cols, false, true>;
+        f[1][0] = tile<Height, Cols, true, kMaskIsFree>;
+        f[1][1] = tile<Height, Cols, true, true>;
+        fill_tiles<Height, Cols - 1>(table);
+    } else if constexpr (Height > 1) {
+        fill_tiles<Height - 1, kTileCols[Height - 1]>(table);
+    }
+}
+
+constexpr TileTable make_tiles() {
+    TileTable table{};
+    fill_tiles<kMaxHeight, kTileCols[kMaxHeight]>(table);
+    return table;
+}
+constexpr TileTable kTiles = make_tiles();
+
+// out[p * width + i] = in[i * step_i + p * step_p] for i < count and p < depth.
+void pack(ptrdiff_t count, ptrdiff_t depth, const float *in, ptrdiff_t step_i, ptrdiff_t step_p, float *out,
+          ptrdiff_t width) {
+    if (step_i == 1) {
+        const ptrdiff_t whole = count / kLanes * kLanes;
+        const Mask edge = mask(count - whole);
+        for (ptrdiff_t p = 0; p < depth; ++p, in += step_p, out += width) {
+            for (ptrdiff_t i = 0; i < whole; i += kLanes)
+                store(out + i, load(in + i));
+            if (whole < count)
+                store(out + whole, load(in + whole, edge), edge);
+        }
+        return;
+    }
+    ptrdiff_t i = 0;
+    for (; i + kSquare <= count; i += kSquare) {
+        const float *rows = in + i * step_i;
+        ptrdiff_t p = 0;
+        for (; p + kSquare <= depth; p += kSquare)
+            transpose_tile(rows + p, step_i, out + p * width + i, width);
+        for (; p < depth; ++p)
+            for (ptrdiff_t r = 0; r < kSquare; ++r)
+                out[p * width + i + r] = rows[r * step_i + p];
+    }
+    for (; i < count; ++i)
+        for (ptrdiff_t p = 0; p < depth; ++p)
+            out[p * width + i] = in[i * step_i + p];
+}
+
+// Near-equal parts instead of full ones and a small rest: a narrow tile wastes loads.
+struct Parts {
+    ptrdiff_t count, small, larger; // the first larger parts have small + 1
+    Parts(ptrdiff_t length, ptrdiff_t most) {
+        count = length <= most ? 1 : unsigned(length + most - 1) / unsigned(most);
+        small = count == 1 ? length : unsigned(length) / unsigned(count);
+        larger = length - small * count;
+    }
+    ptrdiff_t operator[](ptrdiff_t i) const { return small + (i < larger); }
+};
+
+void outer(const Product &p, bool pack_wanted, float *scratch) {
+    const bool pack_a = pack_wanted || p.a_row != 1;
+    const bool rows_of_b = p.b_col == 1;
+    // Columns of B are read as they are: their elements lie side by side in the order of use.
+    const bool pack_b = pack_wanted && rows_of_b;
+    float *packed_a = scratch, *packed_b = packed_a + 64 * kOuterDepth, *partial = packed_b + kColBlock * kOuterDepth;
+    Tile t;
+    t.alpha = p.alpha;
+    t.beta = p.beta;
+    t.c_row = p.c_row;
+    t.c_col = p.c_col;
+    for (ptrdiff_t j0 = 0; j0 < p.n; j0 += kColBlock) {
+        const ptrdiff_t cols = p.n - j0 < kColBlock ? p.n - j0 : kColBlock;
+        for (ptrdiff_t i0 = 0; i0 < p.m; i0 += kRowBlock) {
+            const ptrdiff_t rows = p.m - i0 < kRowBlock ? p.m - i0 : kRowBlock;
+            const Parts heights((rows + kLanes - 1) / kLanes, kMaxHeight);
+            for (ptrdiff_t p0 = 0; p0 < p.k; p0 += kOuterDepth) {
+                t.k = p.k - p0 < kOuterDepth ? p.k - p0 : kOuterDepth;
+                t.first = p0 == 0;
+                t.last = p0 + t.k == p.k;
+                const float *b = p.b + p0 * p.b_row + j0 * p.b_col;
+                ptrdiff_t i = 0;
+                for (ptrdiff_t h = 0; h < heights.count; ++h) {
+                    const ptrdiff_t height = heights[h];
+                    t.rows = rows - i < height * kLanes ? rows - i : height * kLanes;
+                    const Parts widths(cols, kTileCols[height]);
+                    t.a = p.a + (i0 + i) * p.a_row + p0 * p.a_col;
+                    t.a_col = p.a_col;
+                    if (pack_a) {
+                        pack(t.rows, t.k, t.a, p.a_row, p.a_col, packed_a, height * kLanes);
+                        t.a = packed_a;
+                        t.a_col = height * kLanes;
+                    }
+                    t.ahead = kAhead * t.a_col;
+                    const bool cut = t.rows < height * kLanes;
+                    ptrdiff_t j = 0;
+                    for (ptrdiff_t w = 0; w < widths.count; ++w) {
+                        const ptrdiff_t width = widths[w];
+                        t.b = b + j * p.b_col;
+                        t.b_step = rows_of_b ? p.b_row : p.b_col;
+                        if (pack_b) {
+                            // Panels begin where their columns do, so tiles of another height find them too.
+                            float *panel = packed_b + j * kOuterDepth;
+                            if (h == 0 || heights[h - 1] != height)
+                                pack(width, t.k, t.b, 1, p.b_row, panel, width);
+                            t.b = panel;
+                            t.b_step = width;
+                        }
+                        t.partial = partial + i + j * kRowBlock;
+                        t.c = p.c + (i0 + i) * p.c_row + (j0 + j) * p.c_col;
+                        kTiles.f[height - 1][width - 1][rows_of_b][cut](t);
+                        j += width;
+                    }
+                    i += height * kLanes;
+                }
+            }
+        }
+    }
+}
+
+// ---- dot
+// -------------------------------------------------------------------------------------------------------------
+
+struct DotTile {
+    ptrdiff_t k;
+    const float *a;
+    ptrdiff_t a_row;
+    const float *b;
+    ptrdiff_t b_col;
+    float *partial; // kDotRows apart
+    bool first;
+};
+
+template <int Rows, int Cols, bool Edge>
+inline void dot_step(const DotTile &t, ptrdiff_t p, Mask edge, Vec (&acc)[Rows][Cols]) {
+    Vec y[Cols];
+#pragma GCC unroll 8
+    for (int j = 0; j < Cols; ++j)
+        y[j] = Edge ? load(t.b + j * t.b_col + p, edge) : load(t.b + j * t.b_col + p);
+#pragma GCC unroll 8
+    for (int i = 0; i < Rows; ++i) {
+        const Vec x = Edge ? load(t.a + i * t.a_row + p, edge) : load(t.a + i * t.a_row + p);
+#pragma GCC unroll 8
+        for (int j = 0; j < Cols; ++j)
+            acc[i][j] = fma(x, y[j], acc[i][j]);
+    }
+}
+
+template <int Rows, int Cols>
+void dot_tile(const DotTile &tile) {
+    const DotTile t = tile;
+    Vec acc[Rows][Cols];
+#pragma GCC unroll 8
+    for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 8
+        for (int j = 0; j < Cols; ++j)
+            acc[i][j] = zero();
+    const ptrdiff_t whole = t.k / kLanes * kLanes;
+    for (ptrdiff_t p = 0; p < whole; p += kLanes)
+        dot_step<Rows, Cols, false>(t, p, Mask(), acc);
+    if (whole < t.k)
+        dot_step<Rows, Cols, true>(t, whole, mask(t.k - whole), acc);
+#pragma GCC unroll 8
+    for (int j = 0; j < Cols; ++j)
+#pragma GCC unroll 8
+        for (int i = 0; i < Rows; ++i) {
+            float *s = t.partial + i + j * kDotRows;
+            *s = t.first ? sum(acc[i][j]) : *s + sum(acc[i][j]);
+        }
+}
+
+using DotFunction = void (*)(const DotTile &);
+struct DotTable {
+    DotFunction f[kDotTileRows][kDotTileCols];
+};
+
+template <int Rows, int Cols>
+constexpr void fill_dots(DotTable &table) {
+    if constexpr (Cols >= 1) {
+        table.f[Rows - 1][Cols - 1] = dot_tile<Rows, Cols>;
+        fill_dots<Rows, Cols - 1>(table);
+    } else if constexpr (Rows > 1) {
+        fill_dots<Rows - 1, kDotTileCols>(table);
+    }
+}
+
+constexpr DotTable make_dots() {
+    DotTable table{};
+    fill_dots<kDotTileRows, kDotTileCols>(table);
+    return table;
+}
+constexpr DotTable kDots = make_dots();
+
+void dot(const Product &p, float *scratch) {
+    const bool pack_a = p.a_col != 1;
+    float *packed = scratch, *partial = scratch + kDotRows * kDotDepth;
+    for (ptrdiff_t i0 = 0; i0 < p.m; i0 += kDotRows) {
+        const ptrdiff_t rows = p.m - i0 < kDotRows ? p.m - i0 : kDotRows;
+        for (ptrdiff_t j0 = 0; j0 < p.n; j0 += kDotCols) {
+            const ptrdiff_t cols = p.n - j0 < kDotCols ? p.n - j0 : kDotCols;
+            const Parts heights(rows, kDotTileRows), widths(cols, kDotTileCols);
+            for (ptrdiff_t p0 = 0; p0 < p.k; p0 += kDotDepth) {
+                DotTile t;
+                t.k = p.k - p0 < kDotDepth ? p.k - p0 : kDotDepth;
+                t.first = p0 == 0;
+                const float *a = p.a + i0 * p.a_row + p0 * p.a_col;
+                t.a_row = p.a_row;
+                t.b_col = p.b_col;
+                if (pack_a) {
+                    pack(t.k, rows, a, p.a_col, p.a_row, packed, kDotDepth);
+                    a = packed;
+                    t.a_row = kDotDepth;
+                }
+                ptrdiff_t j = 0;
+                for (ptrdiff_t w = 0; w < widths.count; ++w) {
+                    t.b = p.b + p0 + (j0 + j) * p.b_col;
+                    ptrdiff_t i = 0;
+                    for (ptrdiff_t h = 0; h < heights.count; ++h) {
+                        t.a = a + i * t.a_row;
+                        t.partial = partial + i + j * kDotRows;
+                        kDots.f[heights[h] - 1][widths[w] - 1](t);
+                        i += heights[h];
+                    }
+                    j += widths[w];
+                }
+            }
+            for (ptrdiff_t j = 0; j < cols; ++j)
+                for (ptrdiff_t i = 0; i < rows; ++i) {
+                    float *c = p.c + (i0 + i) * p.c_row + (j0 + j) * p.c_col;
+                    const float s = partial[i + j * kDotRows];
+                    *c = p.beta == 0.0f ? p.alpha * s : __builtin_fmaf(p.alpha, s, p.beta * *c);
+                }
+        }
+    }
+}
