@@ -60,8 +60,9 @@ inline float sum(Vec v) {
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-#include "isa_body.hpp"
 #include "transpose8.hpp"
+
+#include "isa_body.hpp"
 
 } // namespace
 
