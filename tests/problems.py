@@ -1,0 +1,281 @@
+"""One product laid out in memory: where every element lies, what lies between, and the check of all of it afterwards.
+
+A and B are surrounded and interleaved with poison, C with canaries; C itself is poison where it must not be read.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+import reference
+from engines import OPS, SUCCESS, invoke, message
+
+GUARD = 64  # words before and after each buffer
+
+
+@dataclass(frozen=True)
+class Product:
+    """The numbers of a call. gap is added to the least ld; offset is that of the first element from 64 bytes."""
+
+    m: int
+    n: int
+    k: int
+    transa: str = "N"
+    transb: str = "N"
+    alpha: float = 1.0
+    beta: float = 0.0
+    order: str = "F"
+    gap: tuple[int, int, int] = (0, 0, 0)
+    offset: tuple[int, int, int] = (0, 0, 0)
+    batch: int | None = None  # None: the entry without batches
+    stride: tuple[int | None, int | None, int | None] = (None, None, None)  # None: one matrix after the other
+    ldc: int | None = None  # instead of the least one plus gap
+    pointers: bool = False  # the entry that takes arrays of pointers
+    wide: bool = False  # the _64 entry
+    data: str = "normal"
+
+    def but(self, **changes):
+        return replace(self, **changes)
+
+    @property
+    def entry(self):
+        if self.batch is None:
+            return "sgemm"
+        return "sgemm_batched" if self.pointers else "sgemm_strided_batched"
+
+    @property
+    def reads_inputs(self):
+        return self.k > 0 and self.alpha != 0
+
+    @property
+    def shapes(self):
+        """Rows and columns as they are stored."""
+        a = (self.m, self.k) if self.transa == "N" else (self.k, self.m)
+        b = (self.k, self.n) if self.transb == "N" else (self.n, self.k)
+        return a, b, (self.m, self.n)
+
+
+@dataclass
+class Placed:
+    """A batch of matrices inside a buffer of words."""
+
+    words: np.ndarray
+    index: np.ndarray  # batch x rows x columns -> position in words
+    base: int
+    ld: int
+    stride: int
+
+    @property
+    def values(self):
+        return self.words[self.index]
+
+    def starts(self):
+        return [self.base + i * self.stride for i in range(self.index.shape[0])]
+
+
+def place(shape, order, ld, stride, batch, offset, fill):
+    rows, columns = shape
+    inner, outer = (rows, columns) if order == "F" else (columns, rows)
+    span = max((outer - 1) * ld + inner, 0) if inner and outer else 0
+    if stride is None:
+        stride = span
+    lowest = min(0, (batch - 1) * stride)
+    base = GUARD + (-lowest + 15) // 16 * 16 + offset
+    size = base + max(0, (batch - 1) * stride) + span + GUARD
+    step_r, step_c = (1, ld) if order == "F" else (ld, 1)
+    index = (
+        base
+        + np.arange(batch, dtype=np.int64)[:, None, None] * stride
+        + np.arange(rows, dtype=np.int64)[:, None] * step_r
+        + np.arange(columns, dtype=np.int64) * step_c
+    )
+    return Placed(fill(size), index, base, ld, stride)
+
+
+def canaries(size):
+    """Numbers between 1 and 2 that tell their place: hardly a multiply-add leaves one of them as it is."""
+    return (np.arange(size, dtype=np.uint32) % 0x7FFFFF + 0x3F800001).view(np.float32)
+
+
+def normal(rng, a, b):
+    return rng.standard_normal(a, dtype=np.float32), rng.standard_normal(b, dtype=np.float32)
+
+
+def uniform(rng, a, b):
+    return rng.random(a, dtype=np.float32) - 0.5, rng.random(b, dtype=np.float32) - 0.5
+
+
+def positive(rng, a, b):
+    return rng.random(a, dtype=np.float32) + 0.5, rng.random(b, dtype=np.float32) + 0.5
+
+
+def _powers(rng, shape, low, high):
+    return np.exp2(rng.uniform(low, high, shape)).astype(np.float32)
+
+
+def wide(rng, a, b):
+    x, y = normal(rng, a, b)
+    return x * _powers(rng, a, -20, 20), y * _powers(rng, b, -20, 20)
+
+
+def graded_outer(rng, a, b):
+    """Rows of A and columns of B fall off over forty powers of two."""
+    x, y = normal(rng, a, b)
+    rows = np.exp2(-np.linspace(0, 40, a[-2]))[:, None].astype(np.float32)
+    columns = np.exp2(-np.linspace(0, 40, b[-1])).astype(np.float32)
+    return x * rows, y * columns
+
+
+def graded_inner(rng, a, b):
+    """Along k, A falls off and B grows."""
+    x, y = normal(rng, a, b)
+    fall = np.exp2(-np.linspace(0, 40, a[-1])).astype(np.float32)
+    return x * fall, y * (np.float32(1) / fall)[:, None]
+
+
+def cancelling(rng, a, b):
+    """The second half of k takes back the first, so nothing but rounding and the last term is left."""
+    x, y = normal(rng, a, b)
+    half = a[-1] // 2
+    x[..., half : 2 * half] = x[..., :half]
+    y[..., half : 2 * half, :] = -y[..., :half, :]
+    return x, y
+
+
+def integers(rng, a, b):
+    """Exact as long as 64 * k stays below 2**24."""
+    return rng.integers(-8, 9, a).astype(np.float32), rng.integers(-8, 9, b).astype(np.float32)
+
+
+def subnormal(rng, a, b):
+    x, y = normal(rng, a, b)
+    return x * np.float32(2.0**-130), y
+
+
+def tiny_products(rng, a, b):
+    """Factors are normal numbers, products and sums are not."""
+    x, y = normal(rng, a, b)
+    return x * np.float32(2.0**-70), y * np.float32(2.0**-72)
+
+
+def huge(rng, a, b):
+    """Sums of magnitudes come within two powers of two of 2**127."""
+    x, y = uniform(rng, a, b)
+    scale = np.float32(2.0**62)
+    return x * scale, y * np.float32(2.0**64 / max(a[-1], 1))
+
+
+DATA = {
+    f.__name__: f
+    for f in (
+        normal, uniform, positive, wide, graded_outer, graded_inner, cancelling, integers, subnormal, tiny_products, huge
+    )
+}  # fmt: skip
+
+
+@dataclass
+class Problem:
+    """The buffers of a product on the host, ready to be run anywhere any number of times."""
+
+    product: Product
+    poison: int = reference.POISONS[0]
+    a: Placed = field(init=False)
+    b: Placed = field(init=False)
+    c: Placed = field(init=False)
+
+    def __post_init__(self):
+        p = self.product
+        rng = np.random.default_rng(zlib.crc32(repr(p.but(offset=(0, 0, 0))).encode()))
+        batch = 1 if p.batch is None else p.batch
+        placed = []
+        for i, shape in enumerate(p.shapes):
+            ld = max(1, shape[0] if p.order == "F" else shape[1]) + p.gap[i]
+            if i == 2 and p.ldc is not None:
+                ld = p.ldc
+            fill = canaries if i == 2 else lambda size: reference.poison(size, self.poison)
+            placed.append(place(shape, p.order, ld, p.stride[i], batch, p.offset[i], fill))
+        self.a, self.b, self.c = placed
+        if p.reads_inputs:
+            a, b = DATA[p.data](rng, (batch, p.m, p.k), (batch, p.k, p.n))
+            self.a.words[self.a.index] = a if p.transa == "N" else a.swapaxes(1, 2)
+            self.b.words[self.b.index] = b if p.transb == "N" else b.swapaxes(1, 2)
+        if p.beta == 0:
+            self.c.words[self.c.index] = reference.poison(1, self.poison)[0]
+        else:
+            c = rng.standard_normal(self.c.index.shape, dtype=np.float32)
+            scale = np.float32(1)
+            if p.data in ("subnormal", "tiny_products"):
+                scale = np.float32(2.0**-130)
+            elif p.data == "huge":
+                scale = np.float32(2.0**123)
+            elif p.data == "integers":
+                c = np.rint(c)
+            self.c.words[self.c.index] = c * scale
+
+    def operands(self):
+        """op(A), op(B) and C as they lie in the buffers."""
+        p = self.product
+        a, b = self.a.values, self.b.values
+        return (
+            a if p.transa == "N" else a.swapaxes(1, 2),
+            b if p.transb == "N" else b.swapaxes(1, 2),
+            self.c.values,
+        )
+
+    def call(self, engine, handle, blocks):
+        """Runs it on blocks of the engine's memory; returns the status."""
+        status, _ = self.start(engine, handle, blocks)
+        engine.synchronize()
+        return status
+
+    def start(self, engine, handle, blocks):
+        """Queues it; returns the status and what must be kept until it has run."""
+        p = self.product
+        arguments = {
+            "transa": OPS[p.transa], "transb": OPS[p.transb], "m": p.m, "n": p.n, "k": p.k,
+            "alpha": p.alpha, "beta": p.beta, "lda": self.a.ld, "ldb": self.b.ld, "ldc": self.c.ld,
+            "batchCount": p.batch,
+        }  # fmt: skip
+        kept = []
+        for name, placed, block in zip("ABC", (self.a, self.b, self.c), blocks, strict=True):
+            start = engine.address(block)
+            arguments[name] = start + 4 * placed.base
+            arguments["stride" + name] = placed.stride
+            if p.pointers:
+                kept.append(engine.table([start + 4 * x for x in placed.starts()]))
+                arguments[name + "array"] = engine.address(kept[-1])
+        return invoke(p.entry, handle, arguments, p.order, p.wide), kept
+
+    def blocks(self, engine):
+        return [engine.block(placed.words) for placed in (self.a, self.b, self.c)]
+
+    def solve(self, engine, handle, mode="fp32"):
+        """Runs and checks it; returns C (batch x m x n)."""
+        blocks = self.blocks(engine)
+        status = self.call(engine, handle, blocks)
+        assert status == SUCCESS, f"{self.product}: status {status}, {message()}"
+        return self.check([engine.host(block) for block in blocks], mode)
+
+    def check(self, after, mode="fp32"):
+        """after holds the three buffers as the call left them."""
+        label = str(self.product)
+        for name, placed, words in zip("AB", (self.a, self.b), after, strict=False):
+            reference.assert_same_bits(words, placed.words, f"{label}: {name} was written")
+        outside = np.ones(self.c.words.size, dtype=bool)
+        outside[self.c.index] = False
+        reference.assert_same_bits(after[2][outside], self.c.words[outside], f"{label}: written outside C")
+        got = after[2][self.c.index]
+        p = self.product
+        reference.assert_product(got, p.alpha, *self.operands()[:2], p.beta, self.operands()[2], mode, label=label)
+        return got
+
+
+def solve(engine, handle, product, mode="fp32"):
+    """Runs and checks a product with each poison where one could be read."""
+    got = Problem(product).solve(engine, handle, mode)
+    if product.beta == 0 or not product.reads_inputs or any(product.gap):
+        Problem(product, reference.POISONS[1]).solve(engine, handle, mode)
+    return got

@@ -1,0 +1,481 @@
+"""Handles: what they are set to, what settings refuse, and that a setting touches nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import engines
+import reference
+from engines import INVALID_VALUE, NOT_INITIALIZED, NOT_SUPPORTED, SUCCESS, ffi, lib, message
+from problems import Problem, Product
+
+CPU_NAMES = [name for name, where, *_ in engines.kernel_rows() if where == "cpu"]
+GPU_NAMES = [name for name, where, *_ in engines.kernel_rows() if where == "gpu"]
+
+
+def value_of(getter, handle, kind):
+    slot = ffi.new(kind)
+    assert getter(handle, slot) == SUCCESS, message()
+    return slot[0]
+
+
+def compute_mode(handle):
+    return int(value_of(lib.pyblasGetComputeMode, handle, "pyblasComputeType_t *"))
+
+
+def forced_kernel(handle):
+    return ffi.string(value_of(lib.pyblasGetKernel, handle, "const char **")).decode()
+
+
+# ---- library ----------------------------------------------------------------------------------------------------------
+
+
+def test_version_is_that_of_the_header():
+    version = ffi.new("int *")
+    assert lib.pyblasGetVersion(version) == SUCCESS
+    assert version[0] >= 100
+    assert lib.pyblasGetVersion(ffi.NULL) == INVALID_VALUE
+
+
+def test_every_status_prints_its_own_name():
+    names = {
+        0: "SUCCESS", 1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH",
+        11: "MAPPING_ERROR", 13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR", 15: "NOT_SUPPORTED",
+    }  # fmt: skip
+    for number, name in names.items():
+        assert ffi.string(lib.pyblasGetStatusName(number)).decode() == f"PYBLAS_STATUS_{name}"
+    for unknown in (2, 99):
+        assert lib.pyblasGetStatusName(unknown) != ffi.NULL
+        assert b"PYBLAS_STATUS" not in ffi.string(lib.pyblasGetStatusName(unknown))
+
+
+def test_device_queries_say_a_number_or_a_reason():
+    count = ffi.new("int *")
+    assert lib.pyblasDeviceCount(count) == SUCCESS
+    info = ffi.new("pyblasDeviceInfo_t *")
+    if count[0] == 0:
+        assert message(), "no GPU, and no reason"
+    for device in range(count[0]):
+        assert lib.pyblasDeviceInfo(device, info) == SUCCESS, message()
+        assert ffi.string(info.name)
+        assert info.sm >= 30
+        assert info.memory_bytes > 0
+        assert bool(info.supported) == (ffi.string(info.reason) == b"")
+    for device in (-1, count[0], 1000):
+        assert lib.pyblasDeviceInfo(device, info) == INVALID_VALUE
+        assert str(device) in message()
+    assert lib.pyblasDeviceCount(ffi.NULL) == INVALID_VALUE
+    assert lib.pyblasDeviceInfo(0, ffi.NULL) == INVALID_VALUE
+
+
+@pytest.mark.gpu
+def test_device_info_is_what_the_runtime_says(gpu):
+    count = ffi.new("int *")
+    assert lib.pyblasDeviceCount(count) == SUCCESS
+    assert count[0] == gpu.xp.cuda.runtime.getDeviceCount()
+    info = ffi.new("pyblasDeviceInfo_t *")
+    for device in range(count[0]):
+        assert lib.pyblasDeviceInfo(device, info) == SUCCESS
+        told = gpu.xp.cuda.runtime.getDeviceProperties(device)
+        assert ffi.string(info.name) == told["name"]
+        assert info.sm == 10 * told["major"] + told["minor"]
+        assert info.supported == 1, ffi.string(info.reason)
+        assert info.cuda_version == gpu.xp.cuda.runtime.driverGetVersion()
+
+
+def test_without_a_gpu_a_gpu_handle_says_why(prints):
+    """CUDA_VISIBLE_DEVICES hides every GPU there may be."""
+    program = """
+import engines
+from engines import ffi, lib
+slot = ffi.new("pyblasHandle_t *")
+assert lib.pyblasCreate(slot) != 0
+assert slot[0] == ffi.NULL
+print(engines.message())
+"""
+    reason = prints(program, CUDA_VISIBLE_DEVICES="")
+    assert "GPU" in reason
+
+
+def test_cpu_facts():
+    info = ffi.new("pyblasCpuInfo_t *")
+    assert lib.pyblasCpuInfo(info) == SUCCESS
+    assert ffi.string(info.instruction_set).decode() in ("avx512", "avx2", "generic")
+    assert info.threads == lib.pyblasGetNumThreads() >= 1
+    assert bool(ffi.string(info.blas)) == bool(ffi.string(info.blas_path))
+    assert lib.pyblasCpuInfo(ffi.NULL) == INVALID_VALUE
+
+
+def test_number_of_threads(prints):
+    program = """
+import os
+import engines
+from engines import lib
+most = len(os.sched_getaffinity(0))
+assert lib.pyblasGetNumThreads() == most
+for wrong in (-1, most + 1, 10**6):
+    assert lib.pyblasSetNumThreads(wrong) == engines.INVALID_VALUE, wrong
+    assert str(wrong) in engines.message()
+assert lib.pyblasGetNumThreads() == most
+assert lib.pyblasSetNumThreads(1) == 0
+assert lib.pyblasGetNumThreads() == 1
+assert lib.pyblasSetNumThreads(0) == 0
+assert lib.pyblasGetNumThreads() == most
+"""
+    prints(program)
+
+
+def test_kernel_table_ends_and_says_so():
+    names = [name for name, *_ in engines.kernel_rows()]
+    info = ffi.new("pyblasKernelInfo_t *")
+    for index in (-1, len(names), 100000):
+        assert lib.pyblasKernelName(index) == ffi.NULL
+        assert lib.pyblasKernelInfo(index, info) == INVALID_VALUE
+    assert lib.pyblasKernelInfo(0, ffi.NULL) == INVALID_VALUE
+
+
+# ---- life -------------------------------------------------------------------------------------------------------------
+
+
+def test_null_is_no_handle():
+    slot = ffi.new("int *")
+    assert lib.pyblasDestroy(ffi.NULL) == NOT_INITIALIZED
+    assert lib.pyblasGetDevice(ffi.NULL, slot) == NOT_INITIALIZED
+    assert lib.pyblasSetStream(ffi.NULL, ffi.NULL) == NOT_INITIALIZED
+    assert lib.pyblasSetKernel(ffi.NULL, b"x") == NOT_INITIALIZED
+    assert lib.pyblasSetComputeMode(ffi.NULL, 68) == NOT_INITIALIZED
+    assert lib.pyblasSetPointerMode(ffi.NULL, 0) == NOT_INITIALIZED
+    assert lib.pyblasSetArrayMode(ffi.NULL, 0) == NOT_INITIALIZED
+    assert lib.pyblasSetBatchInvariant(ffi.NULL, 0) == NOT_INITIALIZED
+    assert lib.pyblasSetWorkspace(ffi.NULL, ffi.NULL, 0) == NOT_INITIALIZED
+    assert lib.pyblasSetWorkspaceLimit(ffi.NULL, 0) == NOT_INITIALIZED
+    assert lib.pyblasFreeWorkspace(ffi.NULL) == NOT_INITIALIZED
+    assert lib.pyblasCreateCpu(ffi.NULL) == INVALID_VALUE
+    assert lib.pyblasCreate(ffi.NULL) == INVALID_VALUE
+
+
+def test_device_of_a_handle(engine, handle):
+    device = value_of(lib.pyblasGetDevice, handle, "int *")
+    assert device == (-1 if engine.name == "cpu" else engine.xp.cuda.Device().id)
+    assert lib.pyblasGetDevice(handle, ffi.NULL) == INVALID_VALUE
+
+
+def test_many_handles(engine):
+    handles = [engine.handle() for _ in range(200)]
+    assert len({int(ffi.cast("uintptr_t", h)) for h in handles}) == 200
+    product = Product(9, 8, 7)
+    for handle in handles[::50]:
+        Problem(product).solve(engine, handle)
+    for handle in handles:
+        assert lib.pyblasDestroy(handle) == SUCCESS
+
+
+# ---- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_settings_as_they_come(engine, handle):
+    assert compute_mode(handle) == 68
+    assert value_of(lib.pyblasGetPointerMode, handle, "pyblasPointerMode_t *") == 0
+    assert value_of(lib.pyblasGetArrayMode, handle, "pyblasArrayMode_t *") == (0 if engine.name == "cpu" else 1)
+    assert value_of(lib.pyblasGetBatchInvariant, handle, "int *") == 0
+    assert value_of(lib.pyblasGetStream, handle, "pyblasStream_t *") == ffi.NULL
+    assert forced_kernel(handle) == ""
+    if engine.name == "gpu":
+        assert value_of(lib.pyblasGetWorkspaceLimit, handle, "size_t *") == 64 << 20
+
+
+def test_compute_modes(engine, handle):
+    assert lib.pyblasSetComputeMode(handle, 69) == SUCCESS, message()
+    assert compute_mode(handle) == 69
+    Problem(Product(33, 20, 40)).solve(engine, handle, "fp32_pedantic")
+    assert lib.pyblasSetComputeMode(handle, 77) == NOT_SUPPORTED
+    assert "tf32" in message()
+    for wrong in (0, 1, 64, 70, 1000):
+        assert lib.pyblasSetComputeMode(handle, wrong) == INVALID_VALUE
+        assert str(wrong) in message()
+    assert compute_mode(handle) == 69
+    assert lib.pyblasSetComputeMode(handle, 68) == SUCCESS
+    assert compute_mode(handle) == 68
+
+
+def test_batch_invariance_does_not_exist_yet(engine, handle):
+    assert lib.pyblasSetBatchInvariant(handle, 0) == SUCCESS
+    assert lib.pyblasSetBatchInvariant(handle, 1) == NOT_SUPPORTED
+    assert message()
+    assert lib.pyblasSetBatchInvariant(handle, 2) == INVALID_VALUE
+    assert value_of(lib.pyblasGetBatchInvariant, handle, "int *") == 0
+
+
+def test_pointer_mode(engine, handle):
+    assert lib.pyblasSetPointerMode(handle, 2) == INVALID_VALUE
+    on_device = lib.pyblasSetPointerMode(handle, 1)
+    assert on_device == (NOT_SUPPORTED if engine.name == "cpu" else SUCCESS)
+    assert value_of(lib.pyblasGetPointerMode, handle, "pyblasPointerMode_t *") == (0 if engine.name == "cpu" else 1)
+    assert lib.pyblasSetPointerMode(handle, 0) == SUCCESS
+
+
+def test_array_mode(engine, handle):
+    assert lib.pyblasSetArrayMode(handle, 2) == INVALID_VALUE
+    assert lib.pyblasSetArrayMode(handle, 1) == (NOT_SUPPORTED if engine.name == "cpu" else SUCCESS)
+    assert lib.pyblasSetArrayMode(handle, 0) == SUCCESS
+    assert value_of(lib.pyblasGetArrayMode, handle, "pyblasArrayMode_t *") == 0
+
+
+class HostTables(engines.Gpu):
+    """Matrices on the GPU, the arrays of pointers to them in host memory."""
+
+    def table(self, addresses):
+        return np.array(addresses, dtype=np.uintp)
+
+    def address(self, block):
+        return block.ctypes.data if isinstance(block, np.ndarray) else super().address(block)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("batch", [1, 7, 3000, 70000])
+def test_arrays_of_pointers_in_host_memory(gpu_handle, batch):
+    """Array mode HOST on a GPU handle: the arrays may go right after the call."""
+    assert lib.pyblasSetArrayMode(gpu_handle, 0) == SUCCESS
+    engine = HostTables()
+    for alpha in (2.0, 0.0):
+        problem = Problem(Product(3, 4, 5, alpha=alpha, beta=0.5, batch=batch, pointers=True))
+        blocks = problem.blocks(engine)
+        status, tables = problem.start(engine, gpu_handle, blocks)
+        for table in tables:
+            table[:] = 0
+        assert status == SUCCESS, message()
+        engine.synchronize()
+        problem.check([engine.host(block) for block in blocks])
+
+
+def test_null_in_an_array_of_pointers_is_found_where_the_host_can_look(cpu, cpu_handle):
+    problem = Problem(Product(3, 4, 5, batch=4, pointers=True))
+    blocks = problem.blocks(cpu)
+    for broken in range(3):
+        made = []
+
+        def table(addresses, broken=broken, made=made):
+            made.append(None)
+            return np.array([0 if len(made) - 1 == broken and i == 2 else a for i, a in enumerate(addresses)], np.uintp)
+
+        engine = type("Engine", (engines.Cpu,), {"table": staticmethod(table)})()
+        assert problem.call(engine, cpu_handle, blocks) == INVALID_VALUE
+        assert f"({'ABC'[broken]}array)" in message()
+    reference.assert_same_bits(blocks[2], problem.c.words)
+
+
+def test_streams(engine, handle):
+    if engine.name == "cpu":
+        assert lib.pyblasSetStream(handle, ffi.NULL) == SUCCESS
+        assert lib.pyblasSetStream(handle, ffi.cast("pyblasStream_t", 16)) == NOT_SUPPORTED
+        return
+    stream = engine.xp.cuda.Stream(non_blocking=True)
+    assert lib.pyblasSetStream(handle, ffi.cast("pyblasStream_t", stream.ptr)) == SUCCESS
+    assert int(ffi.cast("uintptr_t", value_of(lib.pyblasGetStream, handle, "pyblasStream_t *"))) == stream.ptr
+    Problem(Product(65, 66, 67)).solve(engine, handle)
+    assert lib.pyblasSetStream(handle, ffi.NULL) == SUCCESS
+    assert value_of(lib.pyblasGetStream, handle, "pyblasStream_t *") == ffi.NULL
+
+
+@pytest.mark.gpu
+def test_work_is_queued_on_the_stream_and_nothing_waits(gpu, gpu_handle):
+    """The call returns while the stream is still held up by work in front of it."""
+    cupy = gpu.xp
+    stream = cupy.cuda.Stream(non_blocking=True)
+    assert lib.pyblasSetStream(gpu_handle, ffi.cast("pyblasStream_t", stream.ptr)) == SUCCESS
+    problem = Problem(Product(64, 64, 64))
+    problem.solve(gpu, gpu_handle)  # first use may load code
+    blocks = problem.blocks(gpu)
+    hold = cupy.RawKernel(
+        'extern "C" __global__ void hold(long long cycles) { long long t = clock64(); while (clock64() - t < cycles); }',
+        "hold",
+    )
+    gpu.synchronize()
+    with stream:
+        hold((1,), (1,), (np.int64(400_000_000),))
+    status, kept = problem.start(gpu, gpu_handle, blocks)
+    assert status == SUCCESS
+    assert not stream.done, "the call waited for the stream"
+    stream.synchronize()
+    problem.check([gpu.host(block) for block in blocks])
+    del kept
+
+
+# ---- kernels by name --------------------------------------------------------------------------------------------------
+
+
+def test_forcing_a_kernel(engine, handle):
+    names = CPU_NAMES if engine.name == "cpu" else GPU_NAMES
+    for name in names:
+        engines.set_kernel(handle, name)
+        assert forced_kernel(handle) == name
+    for nothing in (ffi.NULL, b""):
+        assert lib.pyblasSetKernel(handle, names[0].encode()) == SUCCESS
+        assert lib.pyblasSetKernel(handle, nothing) == SUCCESS
+        assert forced_kernel(handle) == ""
+
+
+def test_a_name_that_is_no_kernel(handle):
+    assert lib.pyblasSetKernel(handle, b"fast_2") == INVALID_VALUE
+    assert "fast_2" in message()
+    assert forced_kernel(handle) == ""
+
+
+def test_a_kernel_of_the_other_engine(engine, handle):
+    for name in GPU_NAMES if engine.name == "cpu" else CPU_NAMES:
+        assert lib.pyblasSetKernel(handle, name.encode()) == NOT_SUPPORTED
+        assert name in message()
+    assert forced_kernel(handle) == ""
+
+
+def test_a_forced_kernel_is_never_replaced(engine, handle):
+    """Where it refuses, the call is NOT_SUPPORTED with the reason; where selection would differ, it still runs."""
+    rows = [row for row in engines.kernel_rows() if row[1] == engine.name]
+    sizes = [(1, 1, 1), (8, 8, 8), (1, 300, 300), (300, 1, 300), (200, 200, 200)]
+    for name, *_ in rows:
+        engines.set_kernel(handle, name)
+        for m, n, k in sizes:
+            slots = ffi.new("const char **"), ffi.new("const char **")
+            status = lib.pyblasSelectedKernel(handle, 0, 0, m, n, k, 1, *slots)
+            problem = Problem(Product(m, n, k))
+            blocks = problem.blocks(engine)
+            assert problem.call(engine, handle, blocks) == status
+            if status == SUCCESS:
+                assert ffi.string(slots[0][0]).decode() == name
+                assert "forced" in ffi.string(slots[1][0]).decode()
+            else:
+                assert status == NOT_SUPPORTED
+                assert name in message()
+                reference.assert_same_bits(engine.host(blocks[2]), problem.c.words)
+
+
+def test_selection_names_a_kernel_of_the_engine_and_a_reason(engine, handle):
+    names = CPU_NAMES if engine.name == "cpu" else GPU_NAMES
+    for m, n, k, batch in [(1, 1, 1, 1), (5, 7, 0, 3), (4096, 4096, 4096, 1), (1, 10**6, 64, 1), (4, 4, 4, 10**7)]:
+        for transa in "NT":
+            name, reason = engines.selected(handle, transa, "N", m, n, k, batch)
+            assert name in names
+            assert reason
+    assert engines.selected(handle, "N", "N", 0, 5, 5)[0] == ""
+
+
+def test_selection_checks_its_arguments(handle):
+    slots = ffi.new("const char **"), ffi.new("const char **")
+    for m, n, k, batch in [(-1, 1, 1, 1), (1, -1, 1, 1), (1, 1, -1, 1), (1, 1, 1, -1), (1 << 62, 4, 4, 1)]:
+        assert lib.pyblasSelectedKernel(handle, 0, 0, m, n, k, batch, *slots) == INVALID_VALUE
+    assert lib.pyblasSelectedKernel(handle, 5, 0, 1, 1, 1, 1, *slots) == INVALID_VALUE
+    assert lib.pyblasSelectedKernel(handle, 0, 0, 1, 1, 1, 1, ffi.NULL, slots[1]) == INVALID_VALUE
+
+
+# ---- workspace --------------------------------------------------------------------------------------------------------
+
+DEEP = [Product(8, 8, 20000), Product(300, 200, 3000), Product(64, 64, 8192, "T", "N", 0.5, 2.0)]
+
+
+def test_workspace_limits_change_the_kernel_not_the_success(engine, handle):
+    for limit in (0, 1, 4096, 1 << 20, 1 << 30):
+        assert lib.pyblasSetWorkspaceLimit(handle, limit) == SUCCESS
+        if engine.name == "gpu":
+            assert value_of(lib.pyblasGetWorkspaceLimit, handle, "size_t *") == limit
+        for product in DEEP:
+            Problem(product).solve(engine, handle)
+    assert lib.pyblasFreeWorkspace(handle) == SUCCESS
+    Problem(DEEP[0]).solve(engine, handle)
+
+
+@pytest.mark.gpu
+def test_given_workspace(gpu, gpu_handle):
+    memory = gpu.xp.zeros(1 << 20, dtype=gpu.xp.uint8)
+    start = memory.data.ptr
+    for offset in (1, 4, 128, 255):
+        assert lib.pyblasSetWorkspace(gpu_handle, ffi.cast("void *", start + offset), 1000) == INVALID_VALUE
+        assert "256" in message()
+    assert lib.pyblasSetWorkspace(gpu_handle, ffi.NULL, 1000) == INVALID_VALUE
+    for pointer, size in [(start, 1 << 20), (start, 256), (start, 0), (0, 0)]:
+        assert lib.pyblasSetWorkspace(gpu_handle, ffi.cast("void *", pointer), size) == SUCCESS
+        for product in DEEP:
+            Problem(product).solve(gpu, gpu_handle)
+    gpu.synchronize()
+
+
+@pytest.mark.gpu
+def test_given_workspace_is_not_overrun_and_goes_with_the_stream(gpu, gpu_handle):
+    memory = gpu.xp.full(1 << 20, 0xA5, dtype=gpu.xp.uint8)
+    size = 1 << 18
+    assert lib.pyblasSetWorkspace(gpu_handle, ffi.cast("void *", memory.data.ptr + (1 << 16)), size) == SUCCESS
+    for product in DEEP:
+        Problem(product).solve(gpu, gpu_handle)
+    words = gpu.xp.asnumpy(memory)
+    assert (words[: 1 << 16] == 0xA5).all()
+    assert (words[(1 << 16) + size :] == 0xA5).all()
+    # Another stream: back to the handle's own, so this memory stays as it is.
+    stream = gpu.xp.cuda.Stream(non_blocking=True)
+    assert lib.pyblasSetStream(gpu_handle, ffi.cast("pyblasStream_t", stream.ptr)) == SUCCESS
+    memory.fill(0x5A)
+    gpu.synchronize()
+    for product in DEEP:
+        Problem(product).solve(gpu, gpu_handle)
+    assert (gpu.xp.asnumpy(memory) == 0x5A).all()
+
+
+@pytest.mark.gpu
+def test_workspace_limit_is_kept(gpu, gpu_handle):
+    """What a handle takes for itself stays under its limit, for any number of calls, and is given back."""
+    cupy = gpu.xp
+    gpu.synchronize()
+    cupy.get_default_memory_pool().free_all_blocks()
+    Problem(DEEP[0]).solve(gpu, gpu_handle)
+    assert lib.pyblasFreeWorkspace(gpu_handle) == SUCCESS
+    cupy.get_default_memory_pool().free_all_blocks()
+    before = cupy.cuda.runtime.memGetInfo()[0]
+    assert lib.pyblasSetWorkspaceLimit(gpu_handle, 8 << 20) == SUCCESS
+    for product in DEEP * 5:
+        Problem(product).solve(gpu, gpu_handle)
+    cupy.get_default_memory_pool().free_all_blocks()
+    assert before - cupy.cuda.runtime.memGetInfo()[0] <= (8 << 20) + (64 << 20)
+    assert lib.pyblasFreeWorkspace(gpu_handle) == SUCCESS
+
+
+# ---- environment ------------------------------------------------------------------------------------------------------
+
+CREATE = """
+import engines
+from engines import ffi, lib
+slot = ffi.new("pyblasHandle_t *")
+status = lib.pyblasCreateCpu(slot)
+mode, name = ffi.new("pyblasComputeType_t *"), ffi.new("const char **")
+if status == 0:
+    lib.pyblasGetComputeMode(slot[0], mode)
+    lib.pyblasGetKernel(slot[0], name)
+    print(status, int(mode[0]), ffi.string(name[0]).decode())
+else:
+    print(status, engines.message())
+"""
+
+
+def test_environment_sets_mode_and_kernel(prints):
+    assert prints(CREATE).split() == ["0", "68"]
+    assert prints(CREATE, PYBLAS_SGEMM_COMPUTE="fp32_pedantic", PYBLAS_SGEMM_KERNEL=CPU_NAMES[0]).split() == [
+        "0", "69", CPU_NAMES[0],
+    ]  # fmt: skip
+    assert prints(CREATE, PYBLAS_SGEMM_COMPUTE="", PYBLAS_SGEMM_KERNEL="").split() == ["0", "68"]
+
+
+@pytest.mark.parametrize("variable", ["PYBLAS_SGEMM_COMPUTE", "PYBLAS_SGEMM_KERNEL"])
+def test_bad_environment_is_an_error_that_names_the_variable(prints, variable):
+    told = prints(CREATE, **{variable: "nonsense"})
+    assert told.startswith(str(INVALID_VALUE))
+    assert variable in told
+    assert "nonsense" in told
+
+
+def test_environment_asks_for_what_is_not_supported(prints):
+    told = prints(CREATE, PYBLAS_SGEMM_COMPUTE="tf32")
+    assert told.startswith(str(NOT_SUPPORTED))
+    assert "tf32" in told
+
+
+def test_a_gpu_kernel_in_the_environment_leaves_the_cpu_alone(prints):
+    for name in GPU_NAMES[:1]:
+        assert prints(CREATE, PYBLAS_SGEMM_KERNEL=name).split() == ["0", "68"]

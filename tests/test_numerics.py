@@ -1,0 +1,327 @@
+"""How exact the products are that the library chooses kernels for, and that wrong ones would be noticed."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+import engines
+import reference
+import shapes
+from engines import SUCCESS, lib, message
+from problems import DATA, Problem, Product, solve
+
+MODES = ["fp32", "fp32_pedantic"]
+SIZES = [
+    (1, 1, 5),
+    (5, 7, 9),
+    (33, 65, 129),
+    (1, 130, 300),
+    (130, 1, 300),
+    (16, 16, 1030),
+    (128, 96, 257),
+    (8, 200, 64),
+]
+
+
+@pytest.fixture(params=MODES)
+def mode(request, handle):
+    assert lib.pyblasSetComputeMode(handle, engines.MODES[request.param]) == SUCCESS, message()
+    return request.param
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("ops", shapes.OP_PAIRS)
+def test_bound(engine, handle, mode, data, ops):
+    for m, n, k in SIZES:
+        for alpha, beta in [(1.0, 0.0), (-0.5, 1.0)]:
+            solve(engine, handle, Product(m, n, k, *ops, alpha, beta, data=data), mode)
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_bound_of_large_products(engine, handle, mode, data):
+    for ops in shapes.OP_PAIRS:
+        Problem(Product(300, 260, 517, *ops, 1.5, -0.5, data=data)).solve(engine, handle, mode)
+
+
+@pytest.mark.parametrize("ops", shapes.OP_PAIRS)
+def test_integers_are_exact(engine, handle, mode, ops):
+    for m, n, k in [*SIZES, (260, 300, 700)]:
+        for beta in (0.0, 1.0):
+            problem = Problem(Product(m, n, k, *ops, 1.0, beta, data="integers"))
+            want, _ = reference.product(1.0, *problem.operands()[:2], beta, problem.operands()[2])
+            reference.assert_same_bits(problem.solve(engine, handle, mode), want)
+
+
+FRO_SIZES = [
+    (64, 64, 64), (64, 64, 256), (96, 96, 512), (64, 64, 1024), (1, 300, 1024), (300, 1, 2048), (8, 256, 4096),
+    (200, 4, 4096), (128, 128, 4096), (5, 5, 5000), (64, 64, 16384), (1, 64, 16384), (33, 33, 30000), (32, 32, 65536),
+    (512, 512, 1024), (1, 1, 262144),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", FRO_SIZES, ids=lambda s: "x".join(map(str, s)))
+def test_norm_of_the_error_on_random_data(engine, handle, mode, size):
+    for ops in ("NN", "TN", "NT"):
+        problem = Problem(Product(*size, *ops, data="normal"))
+        got = problem.solve(engine, handle, mode)
+        reference.assert_product(got, 1.0, *problem.operands()[:2], 0.0, got, mode, random=True, label=f"{ops} {size}")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [s for s in FRO_SIZES if min(s[:2]) > 1], ids=lambda s: "x".join(map(str, s)))
+def test_norm_of_the_error_beside_cublas(gpu, gpu_handle, size):
+    problem = Problem(Product(*size))
+    got = problem.solve(gpu, gpu_handle)[0]
+    a, b, _ = problem.operands()
+    want, _ = reference.product(1.0, a, b, 0.0, got[None])
+    peer = gpu.xp.asnumpy(gpu.xp.matmul(gpu.xp.asarray(a[0]), gpu.xp.asarray(b[0])))
+    limit = 1.05 * reference.fro_error(peer, want[0])
+    if size[2] >= 1024:
+        limit = max(limit, reference.fro_limit("fp32", size[2]))
+    assert reference.fro_error(got, want[0]) <= limit
+
+
+@pytest.mark.parametrize("k", [1, 2, 17, 64])
+def test_rounding_of_the_last_step(engine, handle, k):
+    """beta*C and alpha*acc meet in one rounding, and alpha == 1 multiplies nothing."""
+    rng = np.random.default_rng(k)
+    a = np.zeros((1, k), dtype=np.float32)
+    a[0, 0] = 1
+    b = np.zeros((k, 256), dtype=np.float32)
+    b[0] = rng.standard_normal(256, dtype=np.float32)
+    c = rng.standard_normal((1, 256), dtype=np.float32)
+    for alpha, beta in [(1.0, 0.0), (1.0, 1.0), (1.0, -0.7), (0.3, 0.0)]:
+        alpha, beta = np.float32(alpha), np.float32(beta)
+        got = _run(engine, handle, a, b, c, alpha, beta)
+        scaled = beta * c  # one fp32 rounding
+        want = (np.float64(alpha) * b[0].astype(np.float64) + scaled.astype(np.float64)).astype(np.float32)
+        reference.assert_same_bits(got, want if beta else alpha * b[:1])
+
+
+def _run(engine, handle, a, b, c, alpha, beta):
+    """Row-major C of a product on plain matrices."""
+    blocks = [engine.block(np.ascontiguousarray(x).ravel()) for x in (a, b, c)]
+    arguments = {
+        "transa": 0, "transb": 0, "m": a.shape[0], "n": b.shape[1], "k": a.shape[1], "alpha": alpha, "beta": beta,
+        "lda": a.shape[1], "ldb": b.shape[1], "ldc": b.shape[1],
+    }  # fmt: skip
+    arguments |= {name: engine.address(block) for name, block in zip("ABC", blocks, strict=True)}
+    assert engines.invoke("sgemm", handle, arguments, "C") == SUCCESS, message()
+    engine.synchronize()
+    return engine.host(blocks[2]).reshape(c.shape)
+
+
+# ---- determinism -----------------------------------------------------------------------------------------------------
+
+REPEATED = [
+    Product(513, 259, 1031), Product(64, 64, 64, "T", "N", 0.5, 2.0), Product(1, 700, 900), Product(700, 1, 900, "T"),
+    Product(7, 300, 2000, "N", "T"), Product(16, 16, 20000), Product(9, 8, 7, batch=300), Product(80, 70, 60, batch=9),
+]  # fmt: skip
+repeated = pytest.mark.parametrize("product", REPEATED, ids=lambda p: f"{p.batch or 1}x{p.m}x{p.n}x{p.k}")
+
+
+@repeated
+def test_same_bits_at_every_offset(engine, handle, product):
+    first = Problem(product).solve(engine, handle)
+    for offset in [(1, 0, 0), (0, 2, 0), (0, 0, 3), (1, 2, 3), (3, 3, 3)]:
+        got = Problem(product.but(offset=offset)).solve(engine, handle)
+        reference.assert_same_bits(got, first, str(offset))
+
+
+@repeated
+def test_same_bits_every_time(engine, handle, product):
+    problem = Problem(product)
+    first = problem.solve(engine, handle)
+    for _ in range(25):
+        blocks = problem.blocks(engine)
+        assert problem.call(engine, handle, blocks) == SUCCESS
+        reference.assert_same_bits(engine.host(blocks[2])[problem.c.index], first)
+
+
+@repeated
+def test_same_bits_on_any_number_of_threads(cpu, cpu_handle, product):
+    before = lib.pyblasGetNumThreads()
+    try:
+        results = []
+        for threads in sorted({1, 2, before}):
+            if lib.pyblasSetNumThreads(threads) == SUCCESS:
+                results.append(Problem(product).solve(cpu, cpu_handle))
+    finally:
+        assert lib.pyblasSetNumThreads(before) == SUCCESS
+    for got in results[1:]:
+        reference.assert_same_bits(got, results[0])
+
+
+@pytest.mark.gpu
+@repeated
+def test_same_bits_on_two_streams_at_once(gpu, product):
+    problem = Problem(product)
+    streams = [gpu.xp.cuda.Stream(non_blocking=True) for _ in range(2)]
+    handles = [gpu.handle() for _ in streams]
+    for handle, stream in zip(handles, streams, strict=True):
+        assert lib.pyblasSetStream(handle, engines.ffi.cast("pyblasStream_t", stream.ptr)) == SUCCESS
+    blocks = [[problem.blocks(gpu) for _ in streams] for _ in range(10)]
+    gpu.synchronize()
+    started = [problem.start(gpu, handle, one) for row in blocks for handle, one in zip(handles, row, strict=True)]
+    assert all(status == SUCCESS for status, _ in started)
+    gpu.synchronize()
+    results = [gpu.host(one[2]) for row in blocks for one in row]
+    for got in results[1:]:
+        reference.assert_same_bits(got, results[0])
+    for handle in handles:
+        assert lib.pyblasDestroy(handle) == SUCCESS
+
+
+DIGEST = """
+import hashlib, sys
+import engines
+from problems import Problem, Product
+from test_numerics import REPEATED
+
+engine = engines.Cpu() if sys.argv[1] == "cpu" else engines.Gpu()
+handle = engine.handle()
+for product in REPEATED:
+    print(hashlib.sha256(Problem(product).solve(engine, handle).tobytes()).hexdigest())
+"""
+
+
+def test_same_bits_in_a_fresh_process(engine, handle, prints):
+    here = [hashlib.sha256(Problem(p).solve(engine, handle).tobytes()).hexdigest() for p in REPEATED]
+    assert prints(DIGEST, engine.name).split() == here
+
+
+def test_same_bits_with_one_processor(cpu, cpu_handle, prints):
+    here = [hashlib.sha256(Problem(p).solve(cpu, cpu_handle).tobytes()).hexdigest() for p in REPEATED]
+    program = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n" + DIGEST
+    assert prints(program, "cpu").split() == here
+
+
+# ---- the checkers notice what they are there for ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [32, 64, 128, 256, 512, 1024, 2048, 4096, 16384])
+def test_planted_tf32_is_noticed(k):
+    """At a large k the bound of each element alone lets TF32 pass; the norm does not."""
+    rng = np.random.default_rng(1)
+    a = rng.standard_normal((64, k), dtype=np.float32)
+    b = rng.standard_normal((k, 64), dtype=np.float32)
+    c = np.zeros((64, 64), dtype=np.float32)
+    good = (a.astype(np.float64) @ b).astype(np.float32)
+    reference.assert_product(good, 1.0, a, b, 0.0, c, random=True)
+    bad = (reference.to_tf32(a).astype(np.float64) @ reference.to_tf32(b)).astype(np.float32)
+    with pytest.raises(AssertionError):
+        reference.assert_product(bad, 1.0, a, b, 0.0, c, random=True)
+    reference.assert_product(bad, 1.0, a, b, 0.0, c, mode="tf32")
+
+
+def test_to_tf32_rounds_to_ten_bits():
+    x = np.array([1024.5, 1025.5, 1.0, -3.0000002, 1 + 2.0**-10, 1 + 2.0**-11, 1 + 3 * 2.0**-11], dtype=np.float32)
+    want = np.array([1024, 1026, 1, -3, 1 + 2.0**-10, 1, 1 + 2.0**-9], dtype=np.float32)
+    reference.assert_same_bits(reference.to_tf32(x), want)
+
+
+def _rounded(alpha, a, b, beta, c):
+    return reference.product(alpha, a, b, beta, c)[0].astype(np.float32)
+
+
+def _planted(kind, p, a, b, c):
+    """C as a kernel with that fault would leave it."""
+    if kind == "beta dropped":
+        return _rounded(p.alpha, a, b, 0.0, c)
+    if kind == "beta applied twice":
+        return _rounded(p.alpha, a, b, p.beta, np.float32(p.beta) * c)
+    if kind == "alpha dropped":
+        return _rounded(1.0, a, b, p.beta, c)
+    if kind == "last k left out":
+        return _rounded(p.alpha, a[..., :-1], b[..., :-1, :], p.beta, c)
+    if kind == "last row not computed":
+        good = _rounded(p.alpha, a, b, p.beta, c)
+        good[:, -1] = c[:, -1]
+        return good
+    if kind == "batches swapped":
+        return _rounded(p.alpha, a, b, p.beta, c)[::-1]
+    if kind == "one NaN":
+        good = _rounded(p.alpha, a, b, p.beta, c)
+        good[0, 2, 1] = np.nan
+        return good
+    if kind == "sixteen-bit sum":
+        return _rounded(p.alpha, a, b, p.beta, c).astype(np.float16).astype(np.float32)
+    raise ValueError(kind)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["beta dropped", "beta applied twice", "alpha dropped", "last k left out", "last row not computed",
+     "batches swapped", "one NaN", "sixteen-bit sum"],
+)  # fmt: skip
+def test_planted_fault_in_values_is_noticed(kind):
+    problem = Problem(Product(7, 5, 9, alpha=0.75, beta=0.5, batch=2, gap=(1, 1, 1)))
+    a, b, c = problem.operands()
+    good = problem.c.words.copy()
+    good[problem.c.index] = _rounded(0.75, a, b, 0.5, c)
+    problem.check([problem.a.words, problem.b.words, good])
+    bad = problem.c.words.copy()
+    bad[problem.c.index] = _planted(kind, problem.product, a, b, c)
+    with pytest.raises(AssertionError, match=r"elements are wrong, first at \(\d, \d, \d\)"):
+        problem.check([problem.a.words, problem.b.words, bad])
+
+
+@pytest.mark.parametrize("word", reference.POISONS)
+@pytest.mark.parametrize("place", ["before", "gap", "after", "A", "B"])
+def test_planted_stray_write_is_noticed(place, word):
+    problem = Problem(Product(7, 5, 9, beta=0.0, gap=(1, 1, 1)), word)
+    a, b, c = problem.operands()
+    after = [x.words.copy() for x in (problem.a, problem.b, problem.c)]
+    after[2][problem.c.index] = _rounded(1.0, a, b, 0.0, c)
+    problem.check(after)
+    first, last = problem.c.index.min(), problem.c.index.max()
+    index = {"before": first - 1, "gap": first + 7, "after": last + 1, "A": 3, "B": problem.b.base}[place]
+    victim = after["AB".index(place) if place in "AB" else 2]
+    victim[index] = 0.0
+    with pytest.raises(AssertionError, match="written"):
+        problem.check(after)
+
+
+@pytest.mark.parametrize("what", ["C at beta == 0", "A in its gap", "A at alpha == 0"])
+@pytest.mark.parametrize("word", reference.POISONS)
+def test_planted_stray_read_is_noticed(what, word):
+    """Poison that a kernel reads comes out as NaN."""
+    alpha = 0.0 if what == "A at alpha == 0" else 1.0
+    problem = Problem(Product(7, 5, 9, alpha=alpha, gap=(1, 1, 1)), word)
+    a, b, c = problem.operands()
+    after = problem.c.words.copy()
+    with np.errstate(invalid="ignore"):
+        if what == "C at beta == 0":
+            wrong = a @ b + np.float32(0) * c
+        elif what == "A in its gap":
+            wrong = a @ b + np.float32(0) * problem.a.words[problem.a.base + 7]
+        else:
+            wrong = np.float32(0) * (a @ b)
+    after[problem.c.index] = wrong
+    with pytest.raises(AssertionError, match="wrong"):
+        problem.check([problem.a.words, problem.b.words, after])
+
+
+def test_a_wrong_infinity_and_a_missing_nan_are_noticed():
+    want = np.array([np.inf, -np.inf, np.nan, 1.0])
+    assert reference.first_wrong(want.astype(np.float32), want, 0.0) is None
+    for i, value in [
+        (0, -np.inf),
+        (0, np.nan),
+        (0, 3e38),
+        (1, np.inf),
+        (2, 0.0),
+        (2, np.inf),
+        (3, np.nan),
+        (3, np.inf),
+    ]:
+        got = want.astype(np.float32)
+        got[i] = value
+        assert reference.first_wrong(got, want, 1e30) is not None, (i, value)
+
+
+def test_a_limit_of_nan_passes_nothing():
+    assert reference.first_wrong(np.float32([1.0]), np.array([1.0]), np.nan) is not None
