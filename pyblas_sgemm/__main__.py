@@ -205,17 +205,20 @@ def demonstrate() -> int:
 def run_device(device: Device, size: int, tokens: int, sequences: int) -> list[Outcome]:
     print(f"\n{device.title}")
     print(f"  {'':44}{'GFLOP/s':>9}{device.library:>9}{'ratio':>7}{'error':>10}{'of bound':>10}", flush=True)
-    outcomes = []
-    for run in (lambda: run_sgemm(device, size), lambda: run_attention(device, tokens, sequences, heads=12, dim=64)):
-        outcome = run()
-        outcomes.append(outcome)
-        print(
-            f"  {outcome.work:44}{outcome.operations / outcome.seconds / 1e9:9.1f}"
-            f"{outcome.operations / outcome.peer_seconds / 1e9:9.1f}{outcome.peer_seconds / outcome.seconds:7.2f}"
-            f"{outcome.error:10.1e}{outcome.of_bound:10.2g}",
-            flush=True,
-        )
-    return outcomes
+    return [
+        reported(run_sgemm(device, size)),
+        reported(run_attention(device, tokens, sequences, heads=12, dim=64)),
+    ]
+
+
+def reported(outcome: Outcome) -> Outcome:
+    print(
+        f"  {outcome.work:44}{outcome.operations / outcome.seconds / 1e9:9.1f}"
+        f"{outcome.operations / outcome.peer_seconds / 1e9:9.1f}{outcome.peer_seconds / outcome.seconds:7.2f}"
+        f"{outcome.error:10.1e}{outcome.of_bound:10.2g}",
+        flush=True,
+    )
+    return outcome
 
 
 def run_sgemm(device: Device, size: int) -> Outcome:
@@ -232,7 +235,7 @@ def run_sgemm(device: Device, size: int) -> Outcome:
     seconds = median_seconds(multiply, device.synchronize)
     peer_seconds = median_seconds(lambda: device.matmul(device_a, device_b, out=peer_c), device.synchronize)
 
-    rows = np.append(rng.choice(size - 1, 127, replace=False), size - 1)
+    rows = sample_of(rng, size, 128)
     expected = a[rows].astype(np.float64) @ b.astype(np.float64)
     bound = (size + 2) * (UNIT * (abs(a[rows]).astype(np.float64) @ abs(b).astype(np.float64)) + 2.0**-149)
     error, of_bound = compare(device.get(c)[rows], expected, bound)
@@ -286,7 +289,7 @@ def run_attention(device: Device, tokens: int, sequences: int, heads: int, dim: 
 
     peer_seconds = median_seconds(multiply_both_by_peer, device.synchronize)
 
-    sample = np.append(rng.choice(batch - 1, 15, replace=False), batch - 1)
+    sample = sample_of(rng, batch, 16)
     expected, bound = attention_float64(*(x[:, sample].swapaxes(0, 1).astype(np.float64) for x in (q, k, v)))
     return Outcome(
         f"attention {sequences} x {heads} heads, {tokens} x {dim}",
@@ -295,6 +298,11 @@ def run_attention(device: Device, tokens: int, sequences: int, heads: int, dim: 
         peer_seconds,
         *compare(result[:, sample].swapaxes(0, 1), expected, bound),
     )
+
+
+def sample_of(rng: np.random.Generator, size: int, count: int) -> Any:
+    """Some of range(size), the last one among them."""
+    return np.append(rng.permutation(size - 1)[: count - 1], size - 1)
 
 
 def call_keywords(device: Device) -> dict[str, Any]:

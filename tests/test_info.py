@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pyblas_sgemm
-from engines import ffi, lib
+from engines import ffi, kernel_rows, lib
 from pyblas_sgemm._info import Info
 
 GPU = {
@@ -80,15 +80,16 @@ def test_settings_follow_the_environment(prints):
     program = "import json, pyblas_sgemm; print(json.dumps(pyblas_sgemm.info()))"
     plain = json.loads(prints(program))
     assert plain["settings"] == {"compute": "fp32", "kernel": "", "environment": {}, "fault": ""}
+    kernel = kernel_rows()[0][0]
     variables = {
         "PYBLAS_SGEMM_COMPUTE": "fp32_pedantic",
-        "PYBLAS_SGEMM_KERNEL": "naive",
+        "PYBLAS_SGEMM_KERNEL": kernel,
         "PYBLAS_SGEMM_THREADS": "1",
     }
     changed = json.loads(prints(program, **variables))
     assert changed["settings"] == {
         "compute": "fp32_pedantic",
-        "kernel": "naive",
+        "kernel": kernel,
         "environment": variables,
         "fault": "",
     }
