@@ -25,6 +25,16 @@ __device__ __forceinline__ int64_t block_number() {
     return static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
 }
 
+// The dynamic shared memory of this block.
+__device__ __forceinline__ float4 *dynamic_shared() {
+#if defined(PYBLAS_SIMULATOR)
+    return static_cast<float4 *>(simulator::dynamic_shared_memory());
+#else
+    extern __shared__ float4 shared_memory[];
+    return shared_memory;
+#endif
+}
+
 // Once per kernel and device. Threads may race to it: each sets the same value. Legal while a stream is captured.
 template <auto kernel>
 Status allow_shared(int bytes) {

@@ -4,6 +4,10 @@
 
 #include <cstdint>
 
+#if defined(PYBLAS_SIMULATOR)
+#include "simulated_ptx.hpp" // the same wrappers for the host, in tests/native/simt
+#else
+
 namespace pyblas::ptx {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -50,3 +54,5 @@ __device__ __forceinline__ void wait_copies() {
 }
 
 } // namespace pyblas::ptx
+
+#endif
