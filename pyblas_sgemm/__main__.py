@@ -98,62 +98,49 @@ def gpu_devices(gpus: list[dict[str, Any]]) -> Iterator[Device]:
         if not gpu["supported"]:
             print(f"\n{title} is not used: {gpu['reason']}")
             continue
-        device = cupy_device(gpu["device"], title) or torch_device(gpu["device"], title)
-        if device:
-            yield device
+        faults = []
+        for device_of in (cupy_device, torch_device):
+            try:
+                device = device_of(gpu["device"], title)
+            except (ImportError, OSError, RuntimeError) as error:
+                faults.append(str(error).partition("\n")[0])
+            else:
+                yield device
+                break
         else:
             print(
-                f"\n{title} was found, but an array library that holds GPU memory is needed to use it from Python:"
-                f" install CuPy (pip install cupy-cuda{gpu['cuda_version'].split('.')[0]}x) or PyTorch."
+                f"\n{title} was found, but Python needs an array library to hold its memory, and none works here"
+                f" ({'; '.join(faults)}): install CuPy (pip install 'cupy-cuda{gpu['cuda_version'].split('.')[0]}x[ctk]')"
+                " or PyTorch."
             )
 
 
-def cupy_device(number: int, title: str) -> Device | None:
-    cupy = gpu_module("cupy")
-    if cupy is None or not cupy.is_available():
-        return None
+def cupy_device(number: int, title: str) -> Device:
+    cupy = importlib.import_module("cupy")
     cupy.cuda.Device(number).use()
-    return Device(
-        title,
-        number,
-        "CuPy",
-        cupy.asarray,
-        cupy.asnumpy,
-        cupy.matmul,
-        softmax_of(cupy),
-        cupy.cuda.get_current_stream().synchronize,
-    )
+    cupy.zeros(1).fill(1)  # compiles: CuPy without its compiler is found out here
+    synchronize = cupy.cuda.get_current_stream().synchronize
+    return Device(title, number, "CuPy", cupy.asarray, cupy.asnumpy, cupy.matmul, softmax_of(cupy), synchronize)
 
 
-def torch_device(number: int, title: str) -> Device | None:
-    torch = gpu_module("torch")
-    if torch is None or not torch.cuda.is_available():
-        return None
+def torch_device(number: int, title: str) -> Device:
+    torch = importlib.import_module("torch")
+    if not torch.cuda.is_available():
+        raise RuntimeError("PyTorch finds no GPU")
     torch.cuda.set_device(number)
+
+    def put(array: np.ndarray[Any, Any]) -> Any:
+        return torch.from_numpy(array).cuda()
+
+    def get(tensor: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(tensor.cpu())
 
     def softmax(rows: Any) -> None:
         rows -= rows.amax(-1, keepdim=True)
         rows.exp_()
         rows /= rows.sum(-1, keepdim=True)
 
-    return Device(
-        title,
-        number,
-        "PyTorch",
-        lambda array: torch.from_numpy(array).cuda(),
-        lambda tensor: np.asarray(tensor.cpu()),
-        torch.matmul,
-        softmax,
-        torch.cuda.synchronize,
-    )
-
-
-def gpu_module(name: str) -> Any:
-    """The module, or None if it is not installed or does not load on this machine."""
-    try:
-        return importlib.import_module(name)
-    except (ImportError, OSError):
-        return None
+    return Device(title, number, "PyTorch", put, get, torch.matmul, softmax, torch.cuda.synchronize)
 
 
 def softmax_of(xp: Any) -> Callable[[Any], None]:

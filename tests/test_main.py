@@ -160,12 +160,16 @@ def test_an_error_is_said_and_ends_with_1(monkeypatch, capsys):
 
 
 def test_a_gpu_without_an_array_library_is_said(monkeypatch, capsys):
-    monkeypatch.setattr(program, "gpu_module", lambda name: None)
+    def missing(name):
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(program.importlib, "import_module", missing)
     gpu = {"device": 1, "name": "NVIDIA Something", "cuda_version": "13.0", "supported": True, "reason": ""}
     assert list(program.gpu_devices([gpu])) == []
     output = capsys.readouterr().out
-    assert "GPU 1 (NVIDIA Something) was found, but an array library" in output
-    assert "pip install cupy-cuda13x" in output
+    assert "GPU 1 (NVIDIA Something) was found" in output
+    assert "(No module named 'cupy'; No module named 'torch')" in output
+    assert "pip install 'cupy-cuda13x[ctk]'" in output
 
 
 def test_a_gpu_that_is_not_supported_has_its_reason(monkeypatch, capsys):
