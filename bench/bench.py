@@ -1,0 +1,166 @@
+"""Times the library's kernels beside cublasSgemm in strict FP32 and writes one csv row for each.
+
+    python bench/bench.py                                     # every family, the kernels that the library chooses
+    python bench/bench.py --families squares --kernels all    # the whole ladder
+    python bench/bench.py --kernels selected warp_tile_128x128x16
+
+Needs CuPy, cuBLAS and an installed pyblas_sgemm. Inputs are random and rotate through twice the L2; `warm` is the time
+on one set of operands, where a set fits the L2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cupy as cp
+from timing import Buffers, Cublas, Gemm, LibraryError, Pyblas, Shape, Timing, gpu_facts, time_groups
+
+HERE = Path(__file__).parent
+FIELDS = ["family", "ops", "m", "n", "k", "batch", "kernel", "choice", "ratio", "us", "us_low", "us_high", "tflops",
+          "gbytes_s", "warm_ratio", "warm_us", "cublas_us", "cublas_warm_us", "error", "cublas_error", "launches", "gpu",
+          "driver", "cublas", "sm_mhz", "memory_mhz", "watts", "commit", "date"]  # fmt: skip
+
+SLOW, SLOW_FLOPS = ("naive", "coalesced"), 2e11  # seconds for each launch beyond that
+
+
+def shapes(families: list[str]) -> Iterator[tuple[str, Shape]]:
+    table = json.loads((HERE / "shapes.json").read_text())
+    del table["note"]
+    for family in families or table:
+        entry = table[family]
+        if isinstance(entry, dict):
+            for m, n, k in entry["shapes"]:
+                for ops in entry["ops"]:
+                    yield family, Shape(ops, m, n, k)
+            continue
+        for sizes in entry:
+            if isinstance(sizes, int):
+                yield family, Shape("NN", sizes, sizes, sizes)
+            elif len(sizes) == 3:
+                yield family, Shape("NN", *sizes)
+            else:
+                yield family, Shape("NN", *sizes[1:], batch=sizes[0])
+
+
+def measure(stream: cp.cuda.Stream, gemm: Gemm, buffers: Buffers, l2_bytes: int) -> tuple[Timing, Timing | None, float]:
+    """Rotating, on one set if it fits the L2, and the error."""
+    shape = buffers.shape
+    gemm.call(shape, *buffers.pointers(0))
+    stream.synchronize()
+    error = buffers.error(seed=1)
+    cold = time_groups(stream, lambda index: gemm.call(shape, *buffers.pointers(index)), buffers.sets)
+    warm = None
+    if shape.bytes < l2_bytes:
+        warm = time_groups(stream, lambda _: gemm.call(shape, *buffers.pointers(0)), 1)
+    return cold, warm, error
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", nargs="*", default=[], help="families of shapes.json; all if none is named")
+    parser.add_argument("--kernels", nargs="+", default=["selected"], help="selected, all, or names of kernels")
+    parser.add_argument(
+        "--skip-above", type=float, default=2.0, help="seconds at a kernel's measured rate of the ladder"
+    )
+    parser.add_argument("--commit", default=commit(), help="what is measured; git is asked if it is not given")
+    parser.add_argument("--output", type=Path, help="csv file; bench/results/<GPU>.csv if not given")
+    options = parser.parse_args()
+
+    stream = cp.cuda.Stream(non_blocking=True)
+    cublas, pyblas = Cublas(stream), Pyblas(stream)
+    l2_bytes = cp.cuda.runtime.getDeviceProperties(0)["l2CacheSize"]
+    facts = gpu_facts()
+    kernels = gpu_kernels() if options.kernels == ["all"] else options.kernels
+    output = options.output or HERE / "results" / (facts["gpu"].lower().replace(" ", "-") + ".csv")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with output.open("w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        for number, (family, shape) in enumerate(shapes(options.families)):
+            buffers = Buffers(shape, l2_bytes, seed=number)
+            reference, reference_warm, reference_error = measure(stream, cublas, buffers, l2_bytes)
+            for kernel in kernels:
+                if kernel.startswith(SLOW) and shape.flops > SLOW_FLOPS:
+                    continue
+                pyblas.force("" if kernel == "selected" else kernel)
+                try:
+                    cold, warm, error = measure(stream, pyblas, buffers, l2_bytes)
+                except LibraryError as refusal:
+                    print(f"{shape}: {refusal}", file=sys.stderr)
+                    continue
+                row = facts | {
+                    "family": family,
+                    "ops": shape.ops,
+                    "m": shape.m,
+                    "n": shape.n,
+                    "k": shape.k,
+                    "batch": shape.batch,
+                    "kernel": pyblas.selected(shape) if kernel == "selected" else kernel,
+                    "choice": "selected" if kernel == "selected" else "forced",
+                    "error": f"{error:.3g}",
+                    "cublas_error": f"{reference_error:.3g}",
+                    "launches": cold.launches,
+                    "cublas": cublas.version,
+                    "commit": options.commit,
+                    "date": datetime.date.today().isoformat(),
+                }
+                row |= speeds(shape, cold, reference, warm, reference_warm) | clocks()
+                writer.writerow(row)
+                file.flush()
+                print(f"{shape!s:28} {row['kernel']:28} {row['ratio']:>6} {row['us']:>10} us {row['tflops']:>7} TFLOPS"
+                      f"  cuBLAS {row['cublas_us']:>10} us  error {row['error']}")  # fmt: skip
+            del buffers
+            cp.get_default_memory_pool().free_all_blocks()
+
+
+def speeds(
+    shape: Shape, cold: Timing, reference: Timing, warm: Timing | None, reference_warm: Timing | None
+) -> dict[str, Any]:
+    columns: dict[str, Any] = {
+        "ratio": f"{reference.median / cold.median:.3f}",
+        "us": f"{cold.median * 1e6:.2f}",
+        "us_low": f"{cold.low * 1e6:.2f}",
+        "us_high": f"{cold.high * 1e6:.2f}",
+        "tflops": f"{shape.flops / cold.median * 1e-12:.2f}",
+        "gbytes_s": f"{shape.bytes / cold.median * 1e-9:.0f}",
+        "cublas_us": f"{reference.median * 1e6:.2f}",
+    }
+    if warm and reference_warm:
+        columns |= {
+            "warm_ratio": f"{reference_warm.median / warm.median:.3f}",
+            "warm_us": f"{warm.median * 1e6:.2f}",
+            "cublas_warm_us": f"{reference_warm.median * 1e6:.2f}",
+        }
+    return columns
+
+
+def gpu_kernels() -> list[str]:
+    """The table's GPU rows, the choice of the library last."""
+    import pyblas_sgemm
+
+    return [row.name for row in pyblas_sgemm.kernels() if row.engine == "gpu"] + ["selected"]
+
+
+def clocks() -> dict[str, str]:
+    """The clocks right after the measurement, while the card is still warm."""
+    facts = gpu_facts()
+    return {name: facts[name] for name in ("sm_mhz", "memory_mhz", "watts")}
+
+
+def commit() -> str:
+    answer = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
+    )
+    return answer.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    main()
