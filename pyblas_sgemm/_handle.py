@@ -53,16 +53,17 @@ def mode_number(name: str) -> int:
 
 # ---- C handles -----------------------------------------------------------------------------------------------------
 
-# Once Python is going down, the driver may be gone before a handle is: the system takes back what is left.
-_going_down = False
+# Once Python is going down, the driver may be gone before a handle is: the system takes back what is left. Names of
+# modules become None then, which is false too.
+_running = True
 
 
-def _go_down() -> None:
-    global _going_down
-    _going_down = True
+def _stop_running() -> None:
+    global _running
+    _running = False
 
 
-atexit.register(_go_down)
+atexit.register(_stop_running)
 
 
 class Context:
@@ -110,8 +111,7 @@ class Context:
             check(lib.pyblasDestroy(c))
 
     def __del__(self) -> None:
-        # The class may be half gone at exit, hence no calls through it.
-        if not _going_down and self.c:
+        if _running and self.c:
             lib.pyblasDestroy(self.c)
 
 

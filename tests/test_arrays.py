@@ -1,0 +1,707 @@
+"""Any array -> address, layout, device and stream; and whether C shares elements. Fakes stand for other libraries."""
+
+from __future__ import annotations
+
+import array
+import gc
+import itertools
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pyblas_sgemm
+from pyblas_sgemm import InvalidValueError, _arrays
+from pyblas_sgemm._arrays import Elements, View, view
+from pyblas_sgemm._cffi import lib
+
+
+class CudaArray:
+    """What Numba and others show of an array on a GPU, around any address."""
+
+    def __init__(self, shape, device=0, *, address=1 << 40, typestr="<f4", strides=None, readonly=False, stream=None):
+        self.device = device
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "typestr": typestr,
+            "data": (address, readonly),
+            "version": 3,
+            "strides": strides,
+            "stream": stream,
+        }
+
+    def __dlpack_device__(self):
+        return 2, self.device
+
+
+class DLPackArray:
+    """Shows a NumPy array's memory as a DLPack producer does that has no other interface."""
+
+    def __init__(self, memory, kind=2, device=0, versioned=True):
+        self.memory, self.kind, self.device, self.versioned = memory, kind, device, versioned
+        self.streams = []
+
+    def __dlpack_device__(self):
+        return self.kind, self.device
+
+    def __dlpack__(self, **arguments):
+        if "max_version" in arguments and not self.versioned:
+            raise TypeError("unexpected keyword argument 'max_version'")
+        self.streams.append(arguments.pop("stream", None))
+        arguments.pop("dl_device", None)
+        arguments.pop("copy", None)
+        return self.memory.__dlpack__(**arguments)
+
+
+def floats(*shape):
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+# ---- views ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "x",
+    [floats(3, 4), floats(3, 4).T, floats(6, 8)[1::2, ::-2], floats(5)[::-1], np.array(3, np.float32), floats(0, 4)],
+    ids=["c", "f", "steps", "reversed", "0-d", "empty"],
+)
+def test_numpy_array(x):
+    seen = view(x, "x")
+    assert (seen.address, seen.shape, seen.strides) == (x.ctypes.data, x.shape, x.strides)
+    assert (seen.device, seen.library, seen.readonly, seen.size) == (None, "numpy", False, x.size)
+
+
+def test_read_only_numpy_array():
+    x = floats(3)
+    x.flags.writeable = False
+    assert view(x, "x").readonly
+
+
+@pytest.mark.parametrize("make", [array.array, lambda code, values: memoryview(array.array(code, values))])
+def test_buffer_protocol_shares_memory(make):
+    x = make("f", [1, 2, 3])
+    seen = view(x, "x")
+    seen.array[1] = 7
+    assert x[1] == 7 and seen.shape == (3,)
+
+
+def test_memoryview_of_a_cast_buffer():
+    raw = bytearray(24)
+    x = memoryview(raw).cast("f", (2, 3))
+    seen = view(x, "x")
+    assert seen.shape == (2, 3) and not seen.readonly
+    assert view(memoryview(bytes(24)).cast("f"), "x").readonly
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.zeros(3),
+        np.zeros(3, ">f4"),
+        np.zeros(3, np.float16),
+        np.zeros(3, np.int32),
+        np.zeros(3, np.complex64),
+        array.array("d", [1.0]),
+        bytearray(12),
+        b"abcd",
+        [1.0, 2.0],
+        1.0,
+        None,
+        object(),
+        np.ma.masked_array(np.zeros(3, np.float32)),
+        CudaArray((3,), typestr="<f8"),
+        CudaArray((3,), typestr=">f4"),
+        DLPackArray(np.zeros(3), kind=2),
+        DLPackArray(np.zeros(3), kind=1),
+        DLPackArray(np.zeros(3, np.float32), kind=8),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_anything_else_is_a_type_error_that_names_the_argument(x):
+    with pytest.raises(TypeError, match=r"^sgemm: A "):
+        view(x, "sgemm: A")
+
+
+def test_dtypes_that_are_equal_but_not_the_same_object():
+    dtype = np.dtype(np.float32, metadata={"unit": "m"})
+    assert dtype is not np.dtype(np.float32)
+    a = np.ones((2, 2), dtype)
+    assert pyblas_sgemm.matmul(a, a).tolist() == [[2, 2], [2, 2]]
+
+
+def test_cuda_array_interface():
+    seen = view(CudaArray((2, 3), 1, strides=(32, 4), readonly=True, stream=7), "x")
+    assert seen.address == 1 << 40 and seen.shape == (2, 3) and seen.strides == (32, 4)
+    assert (seen.device, seen.readonly, seen.stream, seen.library) == (1, True, 7, "interface")
+    assert _arrays.current_stream(seen) == 7
+    packed = view(CudaArray((2, 3, 5)), "x")
+    assert packed.strides == (60, 20, 4) and _arrays.current_stream(packed) == 0
+    empty = view(CudaArray((0, 3), address=None), "x")
+    assert empty.address == 0 and empty.size == 0
+
+
+def test_cuda_array_with_mask():
+    x = CudaArray((3,))
+    x.__cuda_array_interface__["mask"] = x
+    with pytest.raises(TypeError, match="mask"):
+        view(x, "x")
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+@pytest.mark.parametrize("memory", [floats(3, 4), floats(3, 4).T, floats(6, 8)[1::2, ::2]], ids=["c", "f", "steps"])
+def test_dlpack_on_a_gpu(memory, versioned):
+    producer = DLPackArray(memory, kind=2, device=3, versioned=versioned)
+    seen = view(producer, "x", 99)
+    assert (seen.address, seen.shape, seen.strides) == (memory.ctypes.data, memory.shape, memory.strides)
+    assert seen.device == 3 and producer.streams[-1] == 99
+    view(producer, "x", 0)
+    assert producer.streams[-1] == 1  # DLPack's name of the default stream
+
+
+def test_dlpack_memory_is_returned_when_the_view_goes():
+    memory = floats(3, 4).copy()
+    gone = weakref.ref(memory)
+    seen = view(DLPackArray(memory), "x")
+    del memory
+    gc.collect()
+    assert gone() is not None
+    del seen
+    gc.collect()
+    assert gone() is None
+
+
+def test_dlpack_read_only_flag():
+    memory = floats(3)
+    memory.flags.writeable = False
+    if np.lib.NumpyVersion(np.__version__) < "2.1.0":
+        with pytest.raises(BufferError):
+            view(DLPackArray(memory), "x")
+    else:
+        assert view(DLPackArray(memory), "x").readonly
+
+
+def test_dlpack_in_host_memory():
+    memory = floats(2, 3)
+    seen = view(DLPackArray(memory, kind=1), "x")
+    assert seen.device is None and seen.address == memory.ctypes.data
+    assert pyblas_sgemm.matmul(DLPackArray(memory, kind=1), np.ones(3, np.float32)).tolist() == [3, 12]
+
+
+def test_jax_arrays_are_read_only():
+    class Array(CudaArray):
+        __module__ = "jaxlib.xla_extension"
+
+    assert view(Array((3,)), "x").readonly
+
+
+# ---- devices and streams -------------------------------------------------------------------------------------------
+
+
+def call(a, b, c, **keywords):
+    return pyblas_sgemm.sgemm("N", "N", 2, 2, 2, 1.0, a, 2, b, 2, 0.0, c, 2, **keywords)
+
+
+@pytest.mark.parametrize("position", range(3))
+def test_host_and_gpu_mixed(position):
+    arrays = [CudaArray((2, 2)) for _ in range(3)]
+    arrays[position] = floats(2, 2)
+    with pytest.raises(TypeError, match=r"host memory and .* GPU 0|GPU 0 and .* host memory"):
+        call(*arrays)
+
+
+def test_two_gpus_mixed():
+    with pytest.raises(ValueError, match="A is in GPU 0 and C in GPU 1"):
+        call(CudaArray((2, 2)), CudaArray((2, 2)), CudaArray((2, 2), 1))
+    with pytest.raises(ValueError, match="a is in GPU 0 and b in GPU 1"):
+        pyblas_sgemm.matmul(CudaArray((2, 2)), CudaArray((2, 2), 1))
+
+
+def test_read_only_output_on_a_gpu():
+    with pytest.raises(ValueError, match="C is read-only"):
+        call(CudaArray((2, 2)), CudaArray((2, 2)), CudaArray((2, 2), readonly=True))
+
+
+def test_streams_of_any_library():
+    class Named:
+        def __cuda_stream__(self):
+            return 0, 11
+
+    class CuPyStream:
+        ptr = 12
+
+    class TorchStream:
+        cuda_stream = 13
+
+    streams = [10, np.int64(10), Named(), CuPyStream(), TorchStream()]
+    assert [_arrays.stream_address(stream) for stream in streams] == [10, 10, 11, 12, 13]
+    for wrong in ("0", 1.0, True, object()):
+        with pytest.raises(TypeError, match="stream"):
+            _arrays.stream_address(wrong)
+    with pytest.raises(ValueError, match="stream is given, but the arrays are in host memory"):
+        call(floats(2, 2), floats(2, 2), floats(2, 2), stream=7)
+
+
+# ---- scalars -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "x",
+    [2, 2.0, np.float32(2), np.float64(2), np.int8(2), np.array(2, np.float32), np.array(2), np.float16(2)],
+    ids=lambda x: f"{type(x).__name__}-{getattr(x, 'dtype', '')}",
+)
+def test_host_scalars(x):
+    eye = np.eye(2, dtype=np.float32)
+    assert call_with(x, eye, 0).tolist() == [[2, 0], [0, 2]]
+    assert pyblas_sgemm.matmul(eye, eye, alpha=x).tolist() == [[2, 0], [0, 2]]
+    assert call_with(1, eye, x, c=eye.copy()).tolist() == [[3, 0], [0, 3]]
+
+
+def call_with(alpha, a, beta, c=None):
+    c = np.full((2, 2), np.nan, np.float32) if c is None else c
+    return pyblas_sgemm.sgemm("N", "N", 2, 2, 2, alpha, a, 2, np.eye(2, dtype=np.float32), 2, beta, c, 2)
+
+
+def test_booleans_are_numbers():
+    eye = np.eye(2, dtype=np.float32)
+    assert call_with(True, eye, False).tolist() == eye.tolist()
+    assert call_with(np.True_, eye, np.False_).tolist() == eye.tolist()
+
+
+@pytest.mark.parametrize(
+    "x",
+    [1j, np.complex64(1), np.array(1j), "1", b"1", None, [1.0], np.ones(1, np.float32), np.ones((1, 1)), object()],
+    ids=lambda x: f"{type(x).__name__}-{getattr(x, 'dtype', '')}",
+)
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_other_scalars_are_type_errors(x, name):
+    eye = np.eye(2, dtype=np.float32)
+    with pytest.raises(TypeError, match=name):
+        call_with(*((x, eye, 0) if name == "alpha" else (1, eye, x)), c=eye.copy())
+
+
+def test_scalars_on_a_gpu_come_together():
+    gpu = [CudaArray((2, 2), address=(i + 1) << 40) for i in range(3)]
+    number = CudaArray((), address=1 << 30)
+    for alpha, beta in ((number, 0), (1, number)):
+        with pytest.raises(TypeError, match="one of alpha and beta is on a GPU"):
+            _arrays.scalars("sgemm", alpha, beta, 0, None)
+    with pytest.raises(TypeError, match="shape"):
+        _arrays.scalars("sgemm", CudaArray((1,)), CudaArray((1,)), 0, None)
+    with pytest.raises(TypeError, match="alpha is in GPU 0 and the matrices in host memory"):
+        pyblas_sgemm.sgemm("N", "N", 2, 2, 2, number, floats(2, 2), 2, floats(2, 2), 2, number, floats(2, 2), 2)
+    with pytest.raises(TypeError, match="alpha is in GPU 1 and the matrices in GPU 0"):
+        other = CudaArray((), 1)
+        pyblas_sgemm.sgemm("N", "N", 2, 2, 2, other, gpu[0], 2, gpu[1], 2, other, gpu[2], 2)
+    _, _, views = _arrays.scalars("sgemm", number, CudaArray((), address=1 << 31), 0, None)
+    assert [seen.address for seen in views] == [1 << 30, 1 << 31]
+
+
+# ---- order ---------------------------------------------------------------------------------------------------------
+
+C_ORDER, F_ORDER = floats(3, 4), np.asfortranarray(floats(3, 4))
+SILENT = [floats(12), floats(1, 5), floats(5, 1), floats(0, 3), floats(24)[::2]]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "by_rows"),
+    [
+        ([C_ORDER], True),
+        ([F_ORDER], False),
+        ([C_ORDER, C_ORDER[:, :2]], True),
+        ([F_ORDER, F_ORDER[:2]], False),
+        ([floats(2, 3, 4)], True),
+        ([np.asfortranarray(floats(2, 3, 4))], False),
+        ([floats(2, 3, 4)[:, :, :3]], True),
+        ([floats(2, 4, 3).transpose(0, 2, 1)], False),  # strides (stride, 1, ld)
+        ([C_ORDER[:, :1]], True),
+        ([F_ORDER[:1]], False),
+        (SILENT, True),
+        ([F_ORDER, *SILENT], False),
+        ([C_ORDER, *SILENT], True),
+        ([], True),
+    ],
+)
+def test_order_follows_the_arrays(arrays, by_rows):
+    assert _arrays.infer_order("sgemm", [(str(i), view(x, "x")) for i, x in enumerate(arrays)]) is by_rows
+
+
+def test_mixed_orders_must_be_named():
+    with pytest.raises(ValueError, match="B is in C order and A in Fortran order; name the order"):
+        pyblas_sgemm.sgemm("N", "N", 3, 4, 4, 1.0, F_ORDER, 4, floats(4, 4), 4, 0.0, floats(3, 4), 4)
+    # Named, a block is a flat buffer whatever its shape says.
+    c = np.zeros((3, 4), np.float32)
+    pyblas_sgemm.sgemm("N", "N", 3, 4, 4, 1.0, F_ORDER, 4, np.eye(4, dtype=np.float32), 4, 0.0, c, 4, order="C")
+    assert c.ravel().tolist() == F_ORDER.ravel("K").tolist()
+
+
+def test_fortran_matrices_are_not_multiplied_the_other_way_round():
+    a, b = np.asfortranarray(floats(3, 3)), np.asfortranarray(floats(3, 3)[::-1])
+    c = np.zeros((3, 3), np.float32, order="F")
+    pyblas_sgemm.sgemm("N", "N", 3, 3, 3, 1.0, a, 3, b, 3, 0.0, c, 3)
+    assert c.tolist() == (a @ b).tolist()
+
+
+@pytest.mark.parametrize("order", ["c", "A", "K", 0, "CF", True])
+def test_other_orders_are_value_errors(order):
+    with pytest.raises(ValueError, match="order"):
+        call(floats(2, 2), floats(2, 2), floats(2, 2), order=order)
+
+
+# ---- layout and extent ---------------------------------------------------------------------------------------------
+
+
+def test_strided_views_in_place():
+    big_a, big_b, big_c = (np.random.default_rng(i).random((20, 30)).astype(np.float32) for i in range(3))
+    before = big_c.copy()
+    a, b, c = big_a[2:7, 3:9], big_b[1:7, 4:12], big_c[5:10, 6:14]
+    assert pyblas_sgemm.sgemm("N", "N", 5, 8, 6, 1.0, a, 30, b, 30, 0.0, c, 30) is c
+    np.testing.assert_allclose(c, a @ b, rtol=1e-6)
+    before[5:10, 6:14] = c
+    assert (big_c == before).all()
+    a, b, c = (np.asfortranarray(x)[:4, :4] for x in (big_a, big_b, big_c))
+    pyblas_sgemm.sgemm("N", "T", 4, 4, 4, 1.0, a, 20, b, 20, 0.0, c, 20)
+    np.testing.assert_allclose(c, a @ b.T, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("a", "lda"),
+    [
+        (floats(6, 6)[:3, :3], 3),
+        (floats(6, 6)[::2, :3], 6),
+        (floats(6, 6)[:3, ::2], 6),
+        (floats(6, 6)[::-1][:3, :3], 6),
+        (floats(6, 6)[:3, :3].T, 6),
+        (floats(18)[::2], 3),
+        (np.broadcast_to(np.float32(1), (3, 3)), 3),
+        (floats(3, 3, 3)[:, :, 0], 3),
+    ],
+    ids=["ld", "row step", "column step", "reversed", "transposed", "1-D", "broadcast", "last axis"],
+)
+def test_views_that_ld_does_not_describe(a, lda):
+    with pytest.raises(ValueError, match=r"A is not contiguous.* strides"):
+        pyblas_sgemm.sgemm("N", "N", 3, 3, 3, 1.0, a, lda, floats(3, 3), 3, 0.0, floats(3, 3), 3, order="C")
+
+
+@pytest.mark.parametrize("stride", [0, 16, 4_000_000, -4])
+def test_strides_of_single_axes_mean_nothing(stride):
+    row = np.lib.stride_tricks.as_strided(floats(5), (1, 5), (stride, 4))
+    column = np.lib.stride_tricks.as_strided(floats(5), (5, 1), (4, stride))
+    c = np.zeros((1, 1), np.float32)
+    pyblas_sgemm.sgemm("N", "N", 1, 1, 5, 1.0, row, 5, column, 1, 0.0, c, 1)
+    assert c.item() == 30
+
+
+def test_shapes_of_views_are_extents():
+    big = floats(10, 10)
+    with pytest.raises(ValueError, match=r"A needs 9 elements, 3 x 3, its array has 8, 4 x 2"):
+        pyblas_sgemm.sgemm("N", "N", 3, 3, 3, 1.0, big[:4, :2], 10, floats(3, 3), 3, 0.0, floats(3, 3), 3, order="C")
+    with pytest.raises(ValueError, match=r"A needs 6 elements, 2 x 3, its array has 4, 2 x 2"):
+        f = np.asfortranarray(big)[:2, :2]
+        pyblas_sgemm.sgemm("N", "N", 2, 3, 3, 1.0, f, 10, floats(3, 3), 3, 0.0, floats(2, 3), 2, order="F")
+
+
+@pytest.mark.parametrize("name", ["A", "B", "C"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_one_element_less_than_needed(name, order):
+    # 3 x 5 times 5 x 4, leading dimensions of 7, column- and row-major
+    needed = {"C": {"A": 19, "B": 32, "C": 18}, "F": {"A": 31, "B": 26, "C": 24}}[order]
+    for missing in (0, 1):
+        x = {key: np.zeros(count - missing * (key == name), np.float32) for key, count in needed.items()}
+        arguments = ("N", "N", 3, 4, 5, 1.0, x["A"], 7, x["B"], 7, 0.0, x["C"], 7)
+        if missing:
+            text = f"sgemm: {name} needs {needed[name]} elements, its buffer has {needed[name] - 1}"
+            with pytest.raises(InvalidValueError, match=text):
+                pyblas_sgemm.sgemm(*arguments, order=order)
+        else:
+            pyblas_sgemm.sgemm(*arguments, order=order)
+
+
+def test_extents_beyond_64_bits_do_not_wrap():
+    x = np.zeros(4, np.float32)
+    big = 2**62
+    with pytest.raises(ValueError, match=f"A needs {big * big - big + 1} elements, its buffer has 4"):
+        pyblas_sgemm.sgemm("N", "N", big, 1, 1, 1.0, x, big, x, 1, 0.0, x, 1, order="C")
+    with pytest.raises(ValueError, match=f"A needs {(2**32) * 2**33 + 1} elements, its buffer has 4"):
+        pyblas_sgemm.gemm_strided_batched("N", "N", 1, 1, 1, 1.0, x, 1, 2**33, x, 1, 0, 0.0, x, 1, 1, 2**32 + 1)
+    with pytest.raises(ValueError, match=f"A needs {2**31 + 2} elements, its buffer has 4"):
+        pyblas_sgemm.sgemm("N", "N", 2, 1, 1, 1.0, x, 2**31 + 1, x, 1, 0.0, x.copy(), 1, order="C")
+
+
+def test_negative_strides_need_elements_in_front():
+    x, c = floats(4), np.zeros(4, np.float32)
+    with pytest.raises(ValueError, match="A needs 3 elements in front of its first, its buffer has 0"):
+        pyblas_sgemm.gemm_strided_batched("N", "N", 1, 1, 1, 1.0, x, 1, -1, x, 1, 0, 0.0, c, 1, 1, 4)
+    reversed_stack = floats(4, 2, 3)[::-1, :, :2]
+    eye = np.eye(2, dtype=np.float32)
+    c = np.zeros((4, 2, 2), np.float32)
+    pyblas_sgemm.gemm_strided_batched("N", "N", 2, 2, 2, 1.0, reversed_stack, 3, -6, eye, 2, 0, 0.0, c, 2, 4, 4)
+    assert (c == reversed_stack).all()
+
+
+def test_three_dimensional_views():
+    heads = floats(5, 3, 8)  # (token, head, dim)
+    by_head = heads.transpose(1, 0, 2)[:, :, :4]
+    eye = np.eye(4, dtype=np.float32)
+    c = np.zeros((3, 5, 4), np.float32)
+    pyblas_sgemm.gemm_strided_batched("N", "N", 5, 4, 4, 1.0, by_head, 24, 8, eye, 4, 0, 0.0, c, 4, 20, 3)
+    assert (c == by_head).all()
+    for fortran in (by_head.transpose(0, 2, 1), by_head.transpose(2, 1, 0)):
+        c[:] = 0
+        pyblas_sgemm.gemm_strided_batched(
+            "N", "N", 4, 5, 4, 1.0, eye, 4, 0, fortran, 24, 8, 0.0, c, 4, 20, 3, order="F"
+        )
+        assert (c == by_head).all()
+    with pytest.raises(ValueError, match="B is not contiguous"):
+        pyblas_sgemm.gemm_strided_batched(
+            "N", "N", 5, 4, 4, 1.0, eye, 4, 0, by_head, 24, 9, 0.0, c, 4, 20, 3, order="C"
+        )
+
+
+def test_misaligned_arrays():
+    raw = np.zeros(17, np.uint8)
+    x = np.frombuffer(raw.data, np.float32, 4, offset=1).reshape(2, 2)
+    assert x.ctypes.data % 4
+    with pytest.raises(ValueError, match="A starts at an address that is not a multiple of 4"):
+        call(x, floats(2, 2), floats(2, 2))
+    assert pyblas_sgemm.matmul(x, floats(2, 2)).tolist() == [[0, 0], [0, 0]]
+
+
+# ---- overlap -------------------------------------------------------------------------------------------------------
+
+
+def bytes_of(e, batch):
+    first = (
+        e.address + 4 * (i + j * e.ld + matrix * e.stride)
+        for matrix in range(batch)
+        for j in range(e.vectors)
+        for i in range(e.length)
+    )
+    return {at + byte for at in first for byte in range(4)}
+
+
+BASE = 1 << 20
+small = st.integers(0, 4)
+
+
+@st.composite
+def elements(draw, same=None):
+    length = draw(small)
+    ld = same.ld if same else draw(st.integers(max(1, length), 9))
+    stride = same.stride if same else draw(st.integers(-30, 30))
+    address = BASE + draw(st.integers(-100, 100)) * draw(st.sampled_from([4, 4, 4, 1]))
+    return Elements(address, min(length, ld), draw(small), ld, stride)
+
+
+@given(st.data(), st.integers(1, 4))
+def test_equal_strides_are_decided_exactly(data, batch):
+    x = data.draw(elements())
+    y = data.draw(elements(same=x))
+    answer = lib.pyblas_checked_overlap(*x, *y, batch)
+    assert answer == bool(bytes_of(x, batch) & bytes_of(y, batch))
+
+
+def test_equal_strides_exhaustively():
+    for batch, ld, stride in itertools.product((1, 2, 3), (1, 2, 4), (-5, -1, 0, 1, 3, 8)):
+        for shape_x, shape_y in itertools.product(itertools.product((1, 2), (1, 3)), repeat=2):
+            if max(shape_x[0], shape_y[0]) > ld:
+                continue
+            y = Elements(BASE, *shape_y, ld, stride)
+            taken = bytes_of(y, batch)
+            for offset in range(-40, 41):
+                x = Elements(BASE + 4 * offset, *shape_x, ld, stride)
+                answer = lib.pyblas_checked_overlap(*x, *y, batch)
+                assert answer == bool(bytes_of(x, batch) & taken), (x, y, batch)
+
+
+@given(st.data(), st.integers(1, 4))
+def test_any_strides_are_decided_or_passed_on(data, batch):
+    x, y = data.draw(elements()), data.draw(elements())
+    truth = bool(bytes_of(x, batch) & bytes_of(y, batch))
+    answer = lib.pyblas_checked_overlap(*x, *y, batch)
+    assert answer in (-1, truth)
+    if truth:
+        with pytest.raises(InvalidValueError, match="C overlaps A"):
+            _arrays.require_disjoint("sgemm", "A", x, "C", y, batch)
+    else:
+        _arrays.require_disjoint("sgemm", "A", x, "C", y, batch)
+
+
+def test_large_batches_are_decided_quickly():
+    batch = 10**9
+    x = Elements(BASE, 2, 3, 8, 24)
+    assert lib.pyblas_checked_overlap(*x, *x._replace(address=BASE + 8), batch) == 0
+    assert lib.pyblas_checked_overlap(*x, *x._replace(address=BASE + 4), batch) == 1
+    assert lib.pyblas_checked_overlap(*x, *x._replace(address=BASE + 4 * 24 * batch), batch) == 0
+
+
+def test_undecided_overlap_counts_and_says_so(monkeypatch):
+    monkeypatch.setattr(_arrays, "_MOST_WORK", 1)
+    x = Elements(BASE, 3, 50, 7, 1000)
+    y = Elements(BASE + 16, 3, 50, 11, 1300)
+    with pytest.raises(InvalidValueError, match="was not decided within 1 steps, which counts as overlap"):
+        _arrays.require_disjoint("sgemm", "A", x, "C", y, 40)
+
+
+def test_interleaved_columns_are_legal_and_true_overlap_is_not():
+    pool = np.random.default_rng(0).random((6, 12)).astype(np.float32)
+    a, b, c = pool[:, 0:4], pool[:4, 4:8], pool[:, 8:12]
+    want = a @ b
+    pyblas_sgemm.sgemm("N", "N", 6, 4, 4, 1.0, a, 12, b, 12, 0.0, c, 12)
+    np.testing.assert_allclose(c, want, rtol=1e-6)
+    before = pool.copy()
+    with pytest.raises(ValueError, match="C overlaps A in memory"):
+        pyblas_sgemm.sgemm("N", "N", 6, 4, 4, 1.0, a, 12, b, 12, 0.0, pool[:, 3:7], 12)
+    with pytest.raises(ValueError, match="C overlaps B in memory"):
+        pyblas_sgemm.sgemm("N", "N", 4, 4, 4, 1.0, floats(4, 4), 4, b, 12, 0.0, b, 12)
+    assert (pool == before).all()
+
+
+def test_overlap_of_unlike_strides_is_decided_by_numpy():
+    pool = np.zeros(64, np.float32)
+    a, c = pool[:32], pool[1:]
+    # a uses the even numbers, c the odd ones; their leading dimensions are 2 and 4.
+    pyblas_sgemm.sgemm("N", "N", 8, 1, 1, 1.0, a, 2, floats(1) + 1, 1, 0.0, c, 4, order="C")
+    with pytest.raises(ValueError, match="C overlaps A"):
+        pyblas_sgemm.sgemm("N", "N", 8, 1, 1, 1.0, a, 2, floats(1) + 1, 1, 0.0, pool, 4, order="C")
+
+
+def test_what_is_not_read_may_overlap():
+    c = floats(2, 2)
+    pyblas_sgemm.sgemm("N", "N", 2, 2, 2, 0.0, c, 2, c, 2, 2.0, c, 2)
+    assert c.tolist() == [[0, 2], [4, 6]]
+    pyblas_sgemm.sgemm("N", "N", 2, 2, 0, 1.0, c, 2, c, 2, 2.0, c, 2, order="C")
+    assert c.tolist() == [[0, 4], [8, 12]]
+
+
+def test_views_are_tuples_of_what_a_call_needs():
+    seen = view(floats(2, 2), "x")
+    assert isinstance(seen, View) and seen.size == 4
+
+
+# ---- the real libraries --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.interop("torch")
+def test_torch_on_the_cpu():
+    import torch
+
+    a, b = torch.randn(5, 7), torch.randn(7, 3)
+    result = pyblas_sgemm.matmul(a, b)
+    assert isinstance(result, torch.Tensor)
+    assert torch.allclose(result, a @ b, atol=1e-5)
+    assert torch.allclose(pyblas_sgemm.matmul(a.T, a), a.T @ a, atol=1e-5)
+    out = torch.empty(3, 5).T
+    assert pyblas_sgemm.matmul(a, b, out=out) is out
+    assert torch.allclose(out, a @ b, atol=1e-5)
+    c = torch.empty(5, 3)
+    version = c._version
+    assert pyblas_sgemm.sgemm("N", "N", 5, 3, 7, 1.0, a, 7, b, 3, 0.0, c, 3) is c
+    assert torch.allclose(c, a @ b, atol=1e-5)
+    assert c._version > version
+    assert pyblas_sgemm.matmul(torch.ones(3), torch.ones(3)).item() == 3
+    needs_gradient = torch.randn(5, 7, requires_grad=True)
+    assert not pyblas_sgemm.matmul(needs_gradient, b).requires_grad
+    with pytest.raises(ValueError, match="read-only"):
+        pyblas_sgemm.matmul(a, b, out=torch.empty(5, 3, requires_grad=True))
+    for wrong in (a.double(), a.bfloat16(), a.to_sparse()):
+        with pytest.raises(TypeError):
+            pyblas_sgemm.matmul(wrong, b)
+
+
+@pytest.mark.interop("jax")
+def test_jax_on_the_cpu():
+    import jax
+    import jax.numpy as jnp
+
+    with jax.default_device(jax.devices("cpu")[0]):
+        a, b = jnp.arange(6, dtype=jnp.float32).reshape(2, 3), jnp.ones((3, 4), jnp.float32)
+        result = pyblas_sgemm.matmul(a, b)
+        assert isinstance(result, jax.Array)
+        assert result.tolist() == (a @ b).tolist()
+        with pytest.raises(ValueError, match="read-only"):
+            pyblas_sgemm.matmul(a, b, out=jnp.zeros((2, 4), jnp.float32))
+        c = np.zeros((2, 4), np.float32)
+        pyblas_sgemm.sgemm("N", "N", 2, 4, 3, 1.0, a, 3, b, 4, 0.0, c, 4)
+        assert c.tolist() == (a @ b).tolist()
+
+
+@pytest.mark.gpu
+def test_cupy_arrays_views_streams_and_scalars():
+    import cupy
+
+    rng = cupy.random.default_rng(0)
+    a, b = (rng.random((64, 64), dtype=cupy.float32) for _ in range(2))
+    want = cupy.asnumpy(a).astype(np.float64) @ cupy.asnumpy(b)
+    result = pyblas_sgemm.matmul(a, b)
+    assert isinstance(result, cupy.ndarray)
+    np.testing.assert_allclose(cupy.asnumpy(result), want, rtol=1e-5)
+    np.testing.assert_allclose(cupy.asnumpy(pyblas_sgemm.matmul(a.T, b[::-1])), cupy.asnumpy(a.T @ b[::-1]), rtol=1e-5)
+    c = cupy.zeros((64, 64), cupy.float32)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        pyblas_sgemm.sgemm("N", "N", 64, 64, 64, 1.0, a, 64, b, 64, 0.0, c, 64)
+        stream.synchronize()
+    np.testing.assert_allclose(cupy.asnumpy(c), want, rtol=1e-5)
+    other = cupy.cuda.Stream(non_blocking=True)
+    c[:] = 0
+    cupy.cuda.get_current_stream().synchronize()
+    alpha, beta = cupy.array(2, cupy.float32), cupy.array(0, cupy.float32)
+    pyblas_sgemm.sgemm("N", "N", 64, 64, 64, alpha, a, 64, b, 64, beta, c, 64, stream=other)
+    other.synchronize()
+    np.testing.assert_allclose(cupy.asnumpy(c), 2 * want, rtol=1e-5)
+    with pytest.raises(TypeError, match="one of alpha and beta"):
+        pyblas_sgemm.sgemm("N", "N", 64, 64, 64, alpha, a, 64, b, 64, 0.0, c, 64)
+    with pytest.raises(TypeError, match="host memory"):
+        pyblas_sgemm.sgemm("N", "N", 64, 64, 64, 1.0, cupy.asnumpy(a), 64, b, 64, 0.0, c, 64)
+    with pytest.raises(ValueError, match="C overlaps A"):
+        pyblas_sgemm.sgemm("N", "N", 64, 64, 64, 1.0, c, 64, b, 64, 0.0, c, 64)
+    assert pyblas_sgemm.matmul(a, b, out=b) is b
+    np.testing.assert_allclose(cupy.asnumpy(b), want, rtol=1e-5)
+
+
+@pytest.mark.gpu
+def test_batches_of_cupy_arrays():
+    import cupy
+
+    rng = np.random.default_rng(1)
+    host = rng.random((3, 5, 16, 16), dtype=np.float32)
+    a, b, c = (cupy.asarray(x) for x in host)
+    pyblas_sgemm.gemm_batched("N", "T", 16, 16, 16, 1.0, list(a), 16, list(b), 16, 0.0, list(c), 16)
+    np.testing.assert_allclose(cupy.asnumpy(c), host[0] @ host[1].transpose(0, 2, 1), rtol=1e-5)
+    pyblas_sgemm.gemm_strided_batched("N", "N", 16, 16, 16, 1.0, a, 16, 256, b, 16, 0, 0.0, c, 16, 256, 5)
+    np.testing.assert_allclose(cupy.asnumpy(c), host[0] @ host[1][0], rtol=1e-5)
+    np.testing.assert_allclose(cupy.asnumpy(pyblas_sgemm.matmul(a, b[:1])), host[0] @ host[1][:1], rtol=1e-5)
+
+
+@pytest.mark.gpu
+def test_interfaces_on_a_gpu():
+    import cupy
+
+    class Interface:
+        def __init__(self, x):
+            self.x = x
+
+        @property
+        def __cuda_array_interface__(self):
+            return self.x.__cuda_array_interface__
+
+    class DLPack:
+        def __init__(self, x):
+            self.x = x
+
+        def __dlpack_device__(self):
+            return self.x.__dlpack_device__()
+
+        def __dlpack__(self, **arguments):
+            return self.x.__dlpack__(**arguments)
+
+    a, b = cupy.arange(6, dtype=cupy.float32).reshape(2, 3), cupy.ones((3, 4), cupy.float32)
+    for wrap_a, wrap_b in itertools.product((Interface, DLPack), repeat=2):
+        c = cupy.empty((2, 4), cupy.float32)
+        pyblas_sgemm.sgemm("N", "N", 2, 4, 3, 1.0, wrap_a(a), 3, wrap_b(b), 4, 0.0, c, 4)
+        assert cupy.asnumpy(c).tolist() == [[3] * 4, [12] * 4]
+        c[:] = 0
+        cupy.cuda.get_current_stream().synchronize()
+        pyblas_sgemm.matmul(wrap_a(a), wrap_b(b), out=Interface(c))
+        assert cupy.asnumpy(c).tolist() == [[3] * 4, [12] * 4]
