@@ -10,6 +10,7 @@ import argparse
 import importlib
 import json
 import math
+import os
 import statistics
 import sys
 import time
@@ -34,6 +35,14 @@ FOLDERS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        return run_command(arguments)
+    except BrokenPipeError:  # whoever reads has seen enough; what is still buffered goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def run_command(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="pyblas-sgemm",
         description="Says what pyblas_sgemm runs on, then multiplies on each device and checks error and speed.",

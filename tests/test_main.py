@@ -1,6 +1,7 @@
 """The command pyblas-sgemm and python -m pyblas_sgemm."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,15 @@ def test_several_folders_are_one_a_line(capsys):
     assert program.main(["--lib-dir", "--include-dir"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [Path(line).name for line in lines] == ["include", "lib"]
+
+
+def test_a_reader_that_leaves_early_is_no_fault(tmp_path):
+    program = f"'{SCRIPT}' info; echo ended with $? >&2"
+    done = subprocess.run(
+        ["sh", "-c", f"({program}) | true"], cwd=tmp_path, env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stderr in ("ended with 1\n", "ended with 0\n")  # 0 if it was faster than the reader
 
 
 def test_info(capsys):
