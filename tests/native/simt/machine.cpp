@@ -1,0 +1,444 @@
+// Threads as fibers, blocks one after another, barriers, shuffles, asynchronous copies, and CUDA's host calls.
+#include "machine.hpp"
+
+#include <algorithm>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "pyblas_sgemm.h"
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+namespace pyblas::simulator {
+
+Settings settings;
+
+namespace {
+
+constexpr int kMostThreads = 1024;
+constexpr size_t kStackBytes = 64 * 1024;
+constexpr int kSharedWithoutOptIn = 48 * 1024, kMostShared = 227 * 1024;
+constexpr unsigned char kPoison = 0xff; // floats become NaN
+
+struct Site {
+    const char *file = nullptr;
+    int line = 0;
+
+    bool operator==(const Site &other) const { return line == other.line && std::strcmp(file, other.file) == 0; }
+};
+
+struct Copy {
+    float *target;
+    float data[4];
+    size_t bytes;
+};
+
+enum class State : uint8_t { ready, at_barrier, at_warp_barrier, exited };
+
+struct Fiber {
+    std::jmp_buf context;
+    char *stack = nullptr;
+    bool started = false; // its context can be jumped to
+    State state = State::ready;
+    Site site;
+    unsigned mask = 0; // of the warp barrier it waits at
+    uint64_t value = 0;
+    std::vector<Copy> copies;   // in the order of their issue
+    std::vector<size_t> groups; // copies in each committed group, the oldest first
+    size_t open = 0;            // copies not yet committed
+};
+
+Fiber fibers[kMostThreads];
+std::jmp_buf scheduler;
+Fault fault;
+
+const Launched *launched;
+dim3 places[4]; // of the running thread, by Place
+int threads, arrived, exited;
+Site barrier; // where those who arrived wait
+int first_at_barrier;
+
+std::map<const void *, int> shared_opt_in;
+cudaError_t last_error = cudaSuccess;
+
+dim3 &at(Place place) {
+    return places[static_cast<int>(place)];
+}
+
+void place_at(Place place, uint64_t number, const dim3 &size) {
+    at(place) = dim3(static_cast<unsigned>(number % size.x), static_cast<unsigned>(number / size.x % size.y),
+                     static_cast<unsigned>(number / size.x / size.y));
+}
+
+Fiber &self() {
+    return fibers[running.thread];
+}
+
+// Back to the scheduler until it resumes this fiber.
+__attribute__((noinline)) void suspend() {
+    if (!_setjmp(self().context))
+        _longjmp(scheduler, 1);
+}
+
+void leave() {
+    if (arrived)
+        raise(FaultKind::barrier, "it exits while %d of %d threads wait at %s:%d", arrived, threads, barrier.file,
+              barrier.line);
+    ++exited;
+    self().state = State::exited;
+}
+
+// A fiber outlives its thread and serves the next block's: starting one costs more than a small block does.
+void live() {
+    for (;;) {
+        launched->call(launched->arguments);
+        leave();
+        suspend();
+    }
+}
+
+char *new_stack() {
+    const size_t guard = static_cast<size_t>(sysconf(_SC_PAGESIZE)); // stacks grow down, into it
+    void *memory = mmap(nullptr, guard + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED || mprotect(memory, guard, PROT_NONE) != 0) {
+        std::perror("no memory for a stack");
+        std::abort();
+    }
+    return static_cast<char *>(memory) + guard;
+}
+
+void start(Fiber &fiber) {
+    // Stacks that begin at the same place of their pages would fight for the same lines of the cache.
+    const size_t offset = static_cast<size_t>(&fiber - fibers) % 32 * 128;
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = fiber.stack;
+    context.uc_stack.ss_size = kStackBytes - offset;
+    context.uc_link = nullptr;
+    makecontext(&context, live, 0);
+    fiber.started = true;
+    setcontext(&context);
+}
+
+__attribute__((noinline)) void resume(int thread) {
+    Fiber &fiber = fibers[thread];
+    if (!fiber.stack)
+        fiber.stack = new_stack();
+    running = {true, thread, reinterpret_cast<uintptr_t>(fiber.stack), kStackBytes};
+    place_at(Place::thread, static_cast<uint64_t>(thread), at(Place::block_size));
+    if (!_setjmp(scheduler)) {
+        if (fiber.started)
+            _longjmp(fiber.context, 1);
+        start(fiber);
+    }
+    running.any = false;
+}
+
+// Threads that are left behind wait inside of a kernel and cannot be used again.
+void abandon() {
+    for (int thread = 0; thread < threads; ++thread)
+        if (fibers[thread].state != State::exited)
+            fibers[thread].started = false;
+}
+
+// __shared__ arrays are thread-local variables of the program, which the loader keeps in one place.
+void find_static_shared() {
+    const auto visit = [](dl_phdr_info *program, size_t, void *) {
+        for (int i = 0; i < program->dlpi_phnum; ++i)
+            if (program->dlpi_phdr[i].p_type == PT_TLS) {
+                static_shared.begin = reinterpret_cast<uintptr_t>(program->dlpi_tls_data);
+                static_shared.bytes = program->dlpi_phdr[i].p_memsz;
+            }
+        return 1; // the first is the program itself
+    };
+    dl_iterate_phdr(visit, nullptr);
+    static_shared.words.resize(static_shared.bytes / 4 + 1);
+}
+
+bool run_block() {
+    ticks.block = ticks.barrier = ++ticks.now;
+    arrived = exited = 0;
+    for (int thread = 0; thread < threads; ++thread) {
+        Fiber &fiber = fibers[thread];
+        fiber.state = State::ready;
+        fiber.copies.clear();
+        fiber.groups.clear();
+        fiber.open = 0;
+    }
+    std::memset(reinterpret_cast<void *>(dynamic_shared.begin), kPoison, dynamic_shared.bytes);
+
+    for (bool forward = settings.order != Order::descending; exited < threads;) {
+        bool progress = false;
+        for (int i = 0; i < threads; ++i) {
+            const int thread = forward ? i : threads - 1 - i;
+            if (fibers[thread].state != State::ready)
+                continue;
+            progress = true;
+            resume(thread);
+            if (fault.kind != FaultKind::none)
+                return false;
+        }
+        if (settings.order == Order::alternating)
+            forward = !forward;
+        if (!progress) {
+            running.thread = 0;
+            while (self().state == State::exited)
+                ++running.thread;
+            fault = {FaultKind::barrier, "threads wait for one another, the first at " + std::string(self().site.file) +
+                                             ":" + std::to_string(self().site.line)};
+            return false;
+        }
+    }
+    return true;
+}
+
+} // namespace
+
+const char *fault_name(FaultKind kind) {
+    constexpr const char *kNames[] = {"none",   "barrier", "race",      "uninitialised read", "copy in flight",
+                                      "bounds", "access",  "alignment", "arithmetic"};
+    return kNames[static_cast<int>(kind)];
+}
+
+Fault take_fault() {
+    Fault taken = std::move(fault);
+    fault = {};
+    return taken;
+}
+
+void raise(FaultKind kind, const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (!running.any) {
+        std::fprintf(stderr, "host code: %s: %s\n", fault_name(kind), text);
+        std::abort();
+    }
+    const dim3 &block = at(Place::block);
+    char where[96];
+    std::snprintf(where, sizeof where, "block (%u, %u, %u), thread %d: ", block.x, block.y, block.z, running.thread);
+    fault = {kind, where + std::string(text)};
+    _longjmp(scheduler, 1);
+}
+
+std::string place(const void *code) {
+    Dl_info info{};
+    if (!dladdr(code, &info) || !info.dli_fname)
+        return "unknown code";
+    char text[512];
+    std::snprintf(text, sizeof text, "%s+%#zx", info.dli_fname,
+                  static_cast<size_t>(static_cast<const char *>(code) - static_cast<const char *>(info.dli_fbase)));
+    return text;
+}
+
+unsigned coordinate(Place place, int axis) {
+    const dim3 &at = places[static_cast<int>(place)];
+    return axis == 0 ? at.x : axis == 1 ? at.y : at.z;
+}
+
+int lane() {
+    return running.thread % warpSize;
+}
+
+void *dynamic_shared_memory() {
+    return reinterpret_cast<void *>(dynamic_shared.begin);
+}
+
+// Waits for the lanes of mask. The last one there lets all of them go on, and says so by true.
+static bool meet_warp(unsigned mask, const Site &site) {
+    const int first = running.thread - lane();
+    Fiber &fiber = self();
+    fiber.mask = mask;
+    fiber.site = site;
+    if (!(mask >> lane() & 1))
+        raise(FaultKind::barrier, "its own lane is not in the mask %#x at %s:%d", mask, site.file, site.line);
+    unsigned present = 0;
+    for (int other = 0; other < warpSize; ++other) {
+        if (!(mask >> other & 1))
+            continue;
+        if (first + other >= threads || fibers[first + other].state == State::exited)
+            raise(FaultKind::barrier, "lane %d has exited before %s:%d", other, site.file, site.line);
+        const Fiber &there = fibers[first + other];
+        if (other != lane() && there.state != State::at_warp_barrier)
+            continue;
+        if (there.mask != mask || !(there.site == site))
+            raise(FaultKind::barrier, "lane %d waits at %s:%d with another mask or place than %s:%d", other,
+                  there.site.file, there.site.line, site.file, site.line);
+        present |= 1u << other;
+    }
+    if (present != mask) {
+        fiber.state = State::at_warp_barrier;
+        suspend();
+        return false;
+    }
+    for (int other = 0; other < warpSize; ++other)
+        if (mask >> other & 1)
+            fibers[first + other].state = State::ready;
+    return true;
+}
+
+uint64_t exchange(unsigned mask, uint64_t value, int source, const char *file, int line) {
+    const Site site{file, line};
+    if (source < 0 || source >= warpSize || !(mask >> source & 1))
+        raise(FaultKind::barrier, "lane %d, asked for a value at %s:%d, is not in the mask %#x", source, file, line,
+              mask);
+    const int from = running.thread - lane() + source;
+    self().value = value;
+    meet_warp(mask, site);
+    const uint64_t taken = fibers[from].value;
+    meet_warp(mask, site); // nobody gives the next value before all have this one
+    return taken;
+}
+
+void copy_async(float *shared, const float *global, size_t bytes, bool valid, const void *code) {
+    if (reinterpret_cast<uintptr_t>(shared) % bytes || reinterpret_cast<uintptr_t>(global) % bytes)
+        raise(FaultKind::alignment, "an asynchronous copy of %zu bytes from %p to %p, at %s", bytes,
+              static_cast<const void *>(global), static_cast<void *>(shared), place(code).c_str());
+    Copy copy{shared, {}, bytes};
+    if (valid) {
+        check_access(global, bytes, false, code);
+        std::memcpy(copy.data, global, bytes);
+    }
+    mark_in_flight(shared, bytes, code);
+    std::memset(shared, kPoison, bytes);
+    self().copies.push_back(copy);
+    ++self().open;
+}
+
+void commit_copies() {
+    self().groups.push_back(self().open);
+    self().open = 0;
+}
+
+void wait_copies(size_t pending) {
+    Fiber &fiber = self();
+    if (fiber.groups.size() <= pending)
+        return;
+    const auto last_group = fiber.groups.end() - static_cast<ptrdiff_t>(pending);
+    size_t done = 0;
+    for (auto group = fiber.groups.begin(); group != last_group; ++group)
+        done += *group;
+    fiber.groups.erase(fiber.groups.begin(), last_group);
+    for (size_t i = 0; i < done; ++i) {
+        const Copy &copy = fiber.copies[i];
+        std::memcpy(copy.target, copy.data, copy.bytes);
+        mark_arrived(copy.target, copy.bytes);
+    }
+    fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + static_cast<ptrdiff_t>(done));
+}
+
+cudaError_t run_grid(const cudaLaunchConfig_t &config, const Launched &launched_now) {
+    const dim3 grid = config.gridDim, block = config.blockDim;
+    const auto opt_in = shared_opt_in.find(launched_now.kernel);
+    const int shared_limit =
+        std::min(settings.shared_per_block, opt_in == shared_opt_in.end() ? kSharedWithoutOptIn : opt_in->second);
+    threads = static_cast<int>(block.x * block.y * block.z);
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535 ||
+        threads == 0 || threads > kMostThreads || block.z > 64 ||
+        config.dynamicSmemBytes > static_cast<size_t>(shared_limit))
+        return last_error = cudaErrorInvalidConfiguration;
+
+    launched = &launched_now;
+    at(Place::grid_size) = grid;
+    at(Place::block_size) = block;
+    if (static_shared.words.empty())
+        find_static_shared();
+    alignas(128) static char memory[kMostShared];
+    dynamic_shared.begin = reinterpret_cast<uintptr_t>(memory);
+    dynamic_shared.bytes = config.dynamicSmemBytes;
+    dynamic_shared.words.resize(sizeof memory / 4);
+    const Region parameters(launched_now.arguments, launched_now.arguments_size, Access::read, "kernel parameters");
+
+    ticks.launch = ++ticks.now;
+    const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
+    for (uint64_t i = 0; i < blocks; ++i) {
+        const uint64_t number = settings.order == Order::ascending ? i : blocks - 1 - i;
+        place_at(Place::block, number, grid);
+        if (!run_block()) {
+            abandon();
+            return last_error = cudaErrorLaunchFailure;
+        }
+    }
+    return cudaSuccess;
+}
+
+} // namespace pyblas::simulator
+
+using namespace pyblas::simulator;
+
+void __syncthreads(const char *file, int line) {
+    Fiber &fiber = self();
+    const Site site{file, line};
+    if (exited)
+        raise(FaultKind::barrier, "%d of %d threads have exited before %s:%d", exited, threads, file, line);
+    if (arrived == 0) {
+        barrier = site;
+        first_at_barrier = running.thread;
+    } else if (!(barrier == site)) {
+        raise(FaultKind::barrier, "it waits at %s:%d, thread %d at %s:%d", file, line, first_at_barrier, barrier.file,
+              barrier.line);
+    }
+    if (++arrived < threads) {
+        fiber.site = site;
+        fiber.state = State::at_barrier;
+        suspend();
+        return;
+    }
+    for (int thread = 0; thread < threads; ++thread)
+        fibers[thread].state = State::ready;
+    arrived = 0;
+    ticks.barrier = ++ticks.now;
+}
+
+void __syncwarp(unsigned mask, const char *file, int line) {
+    if (meet_warp(mask, {file, line}))
+        ticks.warp[running.thread / warpSize] = ++ticks.now;
+}
+
+cudaError_t set_function_attribute(const void *kernel, cudaFuncAttribute attribute, int value) {
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
+        return cudaSuccess;
+    if (value > settings.shared_per_block)
+        return last_error = cudaErrorInvalidValue;
+    shared_opt_in[kernel] = value;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device) {
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() {
+    const cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+    *free_bytes = *total_bytes = 0;
+    return cudaSuccess;
+}
+
+const char *cudaGetErrorName(cudaError_t error) {
+    return error == cudaErrorLaunchFailure ? "cudaErrorLaunchFailure" : "cudaError";
+}
+
+const char *cudaGetErrorString(cudaError_t error) {
+    return error == cudaErrorLaunchFailure ? "the simulator found a fault" : "an error of the simulated runtime";
+}
+
+// status.cpp names them in a message.
+const char *pyblasGetBuildArchitectures(void) {
+    return "the simulator";
+}

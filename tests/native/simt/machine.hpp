@@ -1,0 +1,56 @@
+// What the simulator's own files and the ptx wrappers know of the machine.
+#pragma once
+
+#include "simulator.hpp"
+
+namespace pyblas::simulator {
+
+// Ends the running kernel; outside of a kernel, the program.
+[[noreturn]] void raise(FaultKind kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// Where in the program it is, as addr2line takes it.
+std::string place(const void *code);
+
+// The running thread.
+struct Running {
+    bool any = false;
+    int thread = 0; // number in its block
+    uintptr_t stack = 0;
+    size_t stack_bytes = 0;
+};
+extern Running running;
+
+// Ticks wherever threads meet. An access before a tick and one after it are ordered for those who met.
+struct Ticks {
+    uint32_t now = 1;
+    uint32_t launch = 1, block = 1; // when this one began
+    uint32_t barrier = 1;           // the block's last
+    uint32_t warp[32] = {};         // each warp's last
+};
+extern Ticks ticks;
+
+// Shared memory of the running block.
+struct Shared {
+    const char *name;
+    uintptr_t begin = 0;
+    size_t bytes = 0;
+    std::vector<Word> words = {};
+
+    bool holds(uintptr_t address) const { return address - begin < bytes; }
+};
+extern Shared static_shared, dynamic_shared;
+
+// Judges an access of the running thread; does nothing while none runs.
+void check_access(const void *address, size_t bytes, bool write, const void *code);
+
+// Between these two nobody may touch the words of a copy.
+void mark_in_flight(const void *shared, size_t bytes, const void *code);
+void mark_arrived(const void *shared, size_t bytes);
+
+// Groups of asynchronous copies as PTX counts them, for each thread. The source is read at once, the destination is
+// written at the wait.
+void copy_async(float *shared, const float *global, size_t bytes, bool valid, const void *code);
+void commit_copies();
+void wait_copies(size_t pending);
+
+} // namespace pyblas::simulator

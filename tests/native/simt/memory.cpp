@@ -1,0 +1,186 @@
+// Which accesses are legal: bounds, rights, initialisation, and order between threads.
+#include "machine.hpp"
+
+#include <algorithm>
+
+namespace pyblas::simulator {
+
+Ticks ticks;
+Running running;
+Shared static_shared{"static shared memory"}, dynamic_shared{"dynamic shared memory"};
+
+namespace {
+
+constexpr size_t kTracked = size_t{1} << 28; // bytes
+
+std::vector<Region *> regions;
+
+// What an access touched, for the sentence about it.
+struct Touched {
+    const char *name;
+    uintptr_t begin; // offsets count from here
+    const void *code;
+};
+
+[[noreturn]] void raise_at(FaultKind kind, const Touched &touched, uintptr_t address, const std::string &what) {
+    raise(kind, "%s: byte %zu of %s, at %s", what.c_str(), static_cast<size_t>(address - touched.begin), touched.name,
+          place(touched.code).c_str());
+}
+
+std::string by(const char *what, int thread) {
+    return what + (" thread " + std::to_string(thread));
+}
+
+bool same_warp(int a, int b) {
+    return a / 32 == b / 32;
+}
+
+// Whether all threads of the block have met since.
+bool before_barrier(uint32_t tick) {
+    return tick < ticks.launch || (tick >= ticks.block && tick < ticks.barrier); // blocks are never ordered
+}
+
+bool before_warp_barrier(uint32_t tick, int other) {
+    return tick >= ticks.block && same_warp(other, running.thread) && tick < ticks.warp[running.thread / 32];
+}
+
+// Whether what another thread, or this one, did at that tick comes before what the running thread does now.
+bool ordered(uint32_t tick, int other) {
+    return before_barrier(tick) || before_warp_barrier(tick, other) || (tick >= ticks.block && other == running.thread);
+}
+
+bool others_ordered(const Word &word) {
+    return word.others == Word::Others::none || before_barrier(word.read_by_others) ||
+           (word.others == Word::Others::warp && before_warp_barrier(word.read_by_others, word.reader));
+}
+
+void read_word(Word &word, const Touched &touched, uintptr_t address) {
+    if (word.written && !ordered(word.written, word.writer))
+        raise_at(FaultKind::race, touched, address, by("read, unordered after the write of", word.writer));
+    if (word.read < ticks.launch) {
+        word.others = Word::Others::none;
+    } else if (word.reader != running.thread || word.read < ticks.block) {
+        const bool lanes =
+            word.others != Word::Others::block && word.read >= ticks.block && same_warp(word.reader, running.thread);
+        word.others = lanes ? Word::Others::warp : Word::Others::block;
+        word.read_by_others = word.read;
+    }
+    word.reader = static_cast<uint16_t>(running.thread);
+    word.read = ticks.now;
+}
+
+void write_word(Word &word, const Touched &touched, uintptr_t address) {
+    if (word.written && !ordered(word.written, word.writer))
+        raise_at(FaultKind::race, touched, address, by("write, unordered after the write of", word.writer));
+    if (word.read && !(ordered(word.read, word.reader) && others_ordered(word)))
+        raise_at(FaultKind::race, touched, address, by("write, unordered after reads, the last of", word.reader));
+    word.written = ticks.now;
+    word.writer = static_cast<uint16_t>(running.thread);
+}
+
+void touch(Word &word, bool write, bool defined, const Touched &touched, uintptr_t address) {
+    if (write)
+        return write_word(word, touched, address);
+    if (!word.written && !defined)
+        raise_at(FaultKind::uninitialised, touched, address, "read before any write");
+    read_word(word, touched, address);
+}
+
+// Shared memory is undefined when a block starts: what an earlier one left is forgotten here.
+Word &shared_word(Shared &shared, uintptr_t address) {
+    Word &word = shared.words[(address - shared.begin) / 4];
+    if (std::max(word.written, word.read) < ticks.block)
+        word = Word{};
+    return word;
+}
+
+void check_shared(Shared &shared, uintptr_t address, size_t bytes, bool write, const void *code) {
+    const Touched touched{shared.name, shared.begin, code};
+    if (address + bytes > shared.begin + shared.bytes)
+        raise_at(FaultKind::bounds, touched, address, "access across the end");
+    for (uintptr_t at = address & ~uintptr_t{3}; at < address + bytes; at += 4) {
+        Word &word = shared_word(shared, at);
+        if (word.in_flight)
+            raise_at(FaultKind::copy_in_flight, touched, at,
+                     by("access before the wait of an asynchronous copy of", word.writer));
+        touch(word, write, false, touched, at);
+    }
+}
+
+void check_region(Region &region, uintptr_t address, size_t bytes, bool write, const void *code) {
+    const Touched touched{region.name, region.begin, code};
+    if (address + bytes > region.begin + region.bytes)
+        raise_at(FaultKind::bounds, touched, address, "access across the end");
+    const Access wanted = write ? Access::write : Access::read;
+    if (region.access != Access::read_write && region.access != wanted)
+        raise_at(FaultKind::access, touched, address, write ? "write to an input" : "read of what must not be read");
+    if (region.words.empty())
+        return;
+    for (uintptr_t at = address & ~uintptr_t{3}; at < address + bytes; at += 4)
+        touch(region.words[at / 4 - region.begin / 4], write, region.content == Content::initialised, touched, at);
+}
+
+[[noreturn]] void raise_nowhere(uintptr_t address, size_t bytes, bool write, const void *code) {
+    const char *nearest = "everything";
+    size_t distance = SIZE_MAX;
+    const auto consider = [&](const char *name, uintptr_t begin, size_t size) {
+        const size_t away = address < begin ? begin - address : address - (begin + size) + 1;
+        if (size && away < distance) {
+            distance = away;
+            nearest = name;
+        }
+    };
+    consider(dynamic_shared.name, dynamic_shared.begin, dynamic_shared.bytes);
+    consider(static_shared.name, static_shared.begin, static_shared.bytes);
+    for (const Region *region : regions)
+        consider(region->name, region->begin, region->bytes);
+    raise(FaultKind::bounds, "%s of %zu bytes at address %#zx, %zu off %s, at %s", write ? "write" : "read", bytes,
+          static_cast<size_t>(address), distance, nearest, place(code).c_str());
+}
+
+} // namespace
+
+Region::Region(const void *data, size_t bytes_, Access access_, const char *name_, Content content_)
+    : begin(reinterpret_cast<uintptr_t>(data)), bytes(bytes_), access(access_), content(content_), name(name_),
+      words(access == Access::read || bytes > kTracked ? 0 : bytes / 4 + 2) {
+    regions.push_back(this);
+}
+
+Region::~Region() {
+    regions.erase(std::find(regions.begin(), regions.end(), this));
+}
+
+void check_access(const void *pointer, size_t bytes, bool write, const void *code) {
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    if (!running.any || address - running.stack < running.stack_bytes)
+        return;
+    for (Shared *shared : {&dynamic_shared, &static_shared})
+        if (shared->holds(address))
+            return check_shared(*shared, address, bytes, write, code);
+    for (Region *region : regions)
+        if (region->holds(address))
+            return check_region(*region, address, bytes, write, code);
+    raise_nowhere(address, bytes, write, code);
+}
+
+void mark_in_flight(const void *pointer, size_t bytes, const void *code) {
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    Shared &shared = dynamic_shared.holds(address) ? dynamic_shared : static_shared;
+    if (!shared.holds(address))
+        raise(FaultKind::bounds, "an asynchronous copy leads outside of shared memory, at %s", place(code).c_str());
+    check_shared(shared, address, bytes, true, code);
+    for (uintptr_t at = address; at < address + bytes; at += 4)
+        shared_word(shared, at).in_flight = true;
+}
+
+void mark_arrived(const void *pointer, size_t bytes) {
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    Shared &shared = dynamic_shared.holds(address) ? dynamic_shared : static_shared;
+    for (uintptr_t at = address; at < address + bytes; at += 4) {
+        Word &word = shared_word(shared, at);
+        word.in_flight = false;
+        word.written = ticks.now;
+    }
+}
+
+} // namespace pyblas::simulator

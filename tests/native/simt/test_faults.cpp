@@ -1,0 +1,375 @@
+// The simulator's own test: kernels with one planted fault each must be caught, by the right name, in every order of
+// threads; their healthy twins must pass.
+#include <cstdio>
+#include <vector>
+
+#include <cuda_runtime.h>
+
+#include "device/launch.cuh"
+#include "device/ptx.cuh"
+#include "simulator.hpp"
+
+namespace {
+
+using namespace pyblas;
+using simulator::Access;
+using simulator::Content;
+using simulator::FaultKind;
+using simulator::Order;
+using simulator::Region;
+
+constexpr int kThreads = 64;
+
+enum Twin { healthy, faulty };
+
+// ---- barriers and races --------------------------------------------------------------------------------------------
+
+template <Twin twin>
+__global__ void read_what_others_write(const float *in, float *out) {
+    __shared__ float smem[kThreads];
+    const int thread = static_cast<int>(threadIdx.x);
+    smem[thread] = 0;
+    __syncthreads();
+    smem[thread] = in[thread];
+    if (twin == healthy)
+        __syncthreads();
+    out[thread] = smem[kThreads - 1 - thread];
+}
+
+template <Twin twin>
+__global__ void write_what_others_read(const float *in, float *out) {
+    __shared__ float smem[kThreads];
+    const int thread = static_cast<int>(threadIdx.x);
+    float sum = 0;
+    for (int i = 0; i < 3; ++i) {
+        smem[thread] = in[thread];
+        __syncthreads();
+        for (int other = 0; other < kThreads; ++other)
+            sum += smem[other];
+        if (twin == healthy)
+            __syncthreads();
+    }
+    out[thread] = sum;
+}
+
+template <Twin twin>
+__global__ void two_writers(float *out) {
+    const int thread = static_cast<int>(threadIdx.x);
+    out[twin == healthy ? thread : thread / 2] = 1;
+}
+
+template <Twin twin>
+__global__ void two_blocks_write(float *out) {
+    const int thread = static_cast<int>(threadIdx.x);
+    out[thread + (twin == healthy ? static_cast<int>(blockIdx.x) * kThreads : 0)] = 1;
+}
+
+template <Twin twin>
+__global__ void divergent_barrier(const float *in, float *out) {
+    const int thread = static_cast<int>(threadIdx.x);
+    if (twin == healthy || thread < 32) {
+        __syncthreads();
+        out[thread] = in[thread];
+    } else {
+        __syncthreads();
+        out[thread] = -in[thread];
+    }
+}
+
+template <Twin twin>
+__global__ void exit_before_barrier(const float *in, float *out) {
+    const int thread = static_cast<int>(threadIdx.x);
+    if (twin == faulty && thread == 33)
+        return;
+    __syncthreads();
+    out[thread] = in[thread];
+}
+
+template <Twin twin>
+__global__ void warp_exchange(const float *in, float *out) {
+    __shared__ float smem[kThreads];
+    const int thread = static_cast<int>(threadIdx.x);
+    smem[thread] = 0;
+    __syncthreads();
+    smem[thread] = in[thread];
+    if (twin == healthy)
+        __syncwarp();
+    out[thread] = smem[thread ^ 1];
+}
+
+// A warp's barrier orders nothing between warps.
+template <Twin twin>
+__global__ void exchange_between_warps(const float *in, float *out) {
+    __shared__ float smem[kThreads];
+    const int thread = static_cast<int>(threadIdx.x);
+    smem[thread] = 0;
+    __syncthreads();
+    smem[thread] = in[thread];
+    if (twin == healthy)
+        __syncthreads();
+    else
+        __syncwarp();
+    out[thread] = smem[thread ^ 32];
+}
+
+template <Twin twin>
+__global__ void shuffled_sum(const float *in, float *out) {
+    const int thread = static_cast<int>(threadIdx.x);
+    float sum = in[thread];
+    if (twin == faulty && thread % 32 == 5)
+        return;
+    for (int step = 16; step > 0; step /= 2)
+        sum += __shfl_xor_sync(0xffffffff, sum, step);
+    const float other = __shfl_down_sync(0xffffffff, in[thread], 1, 8), same = __shfl_sync(0xffffffff, in[thread], 3);
+    out[thread] = sum == 32 && other == 1 && same == 1 ? 1 : 0;
+}
+
+template <Twin twin>
+__global__ void shuffle_from_outside_the_mask(const float *in, float *out) {
+    const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+    float value = in[thread];
+    if (lane < 4)
+        value = __shfl_sync(0xf, value, twin == healthy ? 3 - lane : 4);
+    out[thread] = value;
+}
+
+// ---- asynchronous copies -------------------------------------------------------------------------------------------
+
+enum Pipeline { right, no_wait, no_commit, wait_too_little, no_barrier, overwritten };
+
+// Two stages of one float a thread; each thread reads what its neighbour copied.
+template <Pipeline pipeline>
+__global__ void copies(const float *in, float *out) {
+    float *const smem = reinterpret_cast<float *>(dynamic_shared());
+    const int thread = static_cast<int>(threadIdx.x);
+    constexpr int kStages = 3;
+    const auto load = [&](int stage) {
+        if (stage < kStages)
+            ptx::copy_async<4>(smem + stage % 2 * kThreads + thread, in + stage * kThreads + thread, true);
+        if (pipeline != no_commit)
+            ptx::commit_copies();
+    };
+    load(0);
+    float sum = 0;
+    for (int stage = 0; stage < kStages; ++stage) {
+        if (pipeline != overwritten)
+            __syncthreads();
+        load(stage + 1);
+        if (pipeline == wait_too_little)
+            ptx::wait_copies<2>();
+        else if (pipeline != no_wait)
+            ptx::wait_copies<1>();
+        if (pipeline != no_barrier)
+            __syncthreads();
+        sum += smem[stage % 2 * kThreads + (thread + 1) % kThreads];
+    }
+    out[thread] = sum == kStages ? 1 : 0;
+}
+
+template <Twin twin>
+__global__ void wide_copy(const float *in, float *out) {
+    __shared__ __align__(16) float smem[4 * kThreads];
+    const int thread = static_cast<int>(threadIdx.x);
+    const bool inside = thread < kThreads / 4;
+    ptx::copy_async<16>(smem + 4 * thread, in + 4 * thread, twin == healthy ? inside : thread <= kThreads / 4);
+    ptx::commit_copies();
+    ptx::wait_copies<0>();
+    __syncthreads();
+    out[thread] = smem[thread] + smem[thread + kThreads];
+}
+
+template <Twin twin>
+__global__ void misaligned_copy(const float *in, float *out) {
+    __shared__ __align__(16) float smem[kThreads];
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread < kThreads / 4)
+        ptx::copy_async<16>(smem + 4 * thread, in + 4 * thread + (twin == healthy ? 0 : 2), thread < 8);
+    ptx::commit_copies();
+    ptx::wait_copies<0>();
+    out[thread] = 1;
+}
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+
+enum Place { inside, past_the_end, before_the_start };
+
+constexpr int offset(Place place) {
+    return place == inside ? 0 : place == past_the_end ? 1 : -1;
+}
+
+template <Place place>
+__global__ void read_at(const float *in, float *out) {
+    const int thread = static_cast<int>(threadIdx.x);
+    out[thread] = in[thread + offset(place)];
+}
+
+template <Place place>
+__global__ void write_at(const float *in, float *out) {
+    const int thread = static_cast<int>(threadIdx.x);
+    out[thread + offset(place)] = in[thread];
+}
+
+template <Twin twin>
+__global__ void wide_read(const float *in, float *out) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const float4 value = *reinterpret_cast<const float4 *>(in + (twin == healthy ? 4 : 1));
+    out[thread] = value.x * value.y * value.z * value.w;
+}
+
+template <Twin twin>
+__global__ void read_undefined(const float *in, float *out) {
+    __shared__ float smem[kThreads];
+    const int thread = static_cast<int>(threadIdx.x);
+    if (twin == healthy || blockIdx.x == 0) // the first block's values must not serve the second
+        smem[thread] = in[thread];
+    __syncthreads();
+    out[thread + static_cast<int>(blockIdx.x) * kThreads] = smem[thread];
+}
+
+template <Twin twin>
+__global__ void dynamic_size(const float *in, float *out) {
+    float *const smem = reinterpret_cast<float *>(dynamic_shared());
+    const int thread = static_cast<int>(threadIdx.x);
+    smem[thread + (twin == healthy ? 0 : 3 * kThreads)] = in[thread];
+    out[thread] = 1;
+}
+
+__global__ void increment(float *in_out) {
+    ++in_out[threadIdx.x];
+}
+
+template <Twin twin>
+__global__ void index_of_array(const float *in, float *out) {
+    __shared__ float smem[2][kThreads];
+    const int thread = static_cast<int>(threadIdx.x);
+    smem[0][thread] = smem[1][thread] = in[thread];
+    __syncthreads();
+    out[thread] = smem[0][thread + (twin == healthy ? 0 : 1)];
+}
+
+template <Twin twin>
+__global__ void offset_in_int(const float *in, float *out, int ld) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int64_t far = twin == healthy ? int64_t{ld} * thread : ld * thread;
+    out[thread] = far >= 0 ? in[thread] : 0;
+}
+
+// ---- the table -----------------------------------------------------------------------------------------------------
+
+int failures = 0, checked = 0;
+
+// Two accesses that nothing orders happen either way round, and the fault may have either name.
+struct Expected {
+    FaultKind kind, or_kind;
+};
+
+template <class... Parameters, class... Arguments>
+void expect(const char *name, Expected expected, unsigned blocks, void (*kernel)(Parameters...),
+            Arguments... arguments) {
+    for (const Order order : {Order::ascending, Order::descending, Order::alternating}) {
+        simulator::settings.order = order;
+        cudaLaunchConfig_t config = {};
+        config.gridDim = dim3(blocks);
+        config.blockDim = dim3(kThreads);
+        config.dynamicSmemBytes = 2 * kThreads * sizeof(float);
+        const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
+        const simulator::Fault fault = simulator::take_fault();
+        ++checked;
+        if ((fault.kind != expected.kind && fault.kind != expected.or_kind) ||
+            (error == cudaSuccess) != (fault.kind == FaultKind::none)) {
+            ++failures;
+            std::printf("FAILED %s, order %d: expected %s, found %s: %s\n", name, static_cast<int>(order),
+                        simulator::fault_name(expected.kind), simulator::fault_name(fault.kind), fault.text.c_str());
+        }
+    }
+}
+
+#define EXPECT_EITHER(one, other, blocks, kernel, ...)                                                                 \
+    expect(#kernel, {FaultKind::one, FaultKind::other}, blocks, kernel, __VA_ARGS__)
+#define EXPECT(expected, ...) EXPECT_EITHER(expected, expected, __VA_ARGS__)
+#define EXPECT_TWINS(expected, blocks, kernel, ...)                                                                    \
+    EXPECT(none, blocks, kernel<healthy>, __VA_ARGS__);                                                                \
+    EXPECT(expected, blocks, kernel<faulty>, __VA_ARGS__)
+
+void launch_limits() {
+    simulator::settings.shared_per_block = 64 * 1024;
+    const auto start = [](unsigned threads, size_t shared) {
+        cudaLaunchConfig_t config = {};
+        config.blockDim = dim3(threads);
+        config.dynamicSmemBytes = shared;
+        static float memory[1024];
+        const Region region(memory, sizeof memory, Access::write, "out");
+        return cudaLaunchKernelEx(&config, two_writers<healthy>, static_cast<float *>(memory));
+    };
+    const bool right = start(1024, 48 * 1024) == cudaSuccess && start(1025, 0) != cudaSuccess &&
+                       start(32, 48 * 1024 + 4) != cudaSuccess && allow_shared<two_writers<healthy>>(60 * 1024) == 0 &&
+                       start(32, 60 * 1024) == cudaSuccess && start(32, 60 * 1024 + 4) != cudaSuccess &&
+                       allow_shared<two_writers<faulty>>(65 * 1024) != 0;
+    if (!right) {
+        ++failures;
+        std::printf("FAILED limits of a launch\n");
+    }
+}
+
+} // namespace
+
+int main() {
+    alignas(16) static float in_memory[5 * kThreads], out_memory[4 * kThreads];
+    for (float &value : in_memory)
+        value = 1;
+    float *const in = in_memory + kThreads, *const out = out_memory + kThreads;
+    {
+        const Region in_region(in, kThreads * sizeof(float), Access::read, "in");
+        const Region out_region(out, 2 * kThreads * sizeof(float), Access::write, "out");
+        EXPECT_TWINS(race, 1, read_what_others_write, in, out);
+        EXPECT_TWINS(race, 1, write_what_others_read, in, out);
+        EXPECT_TWINS(race, 1, two_writers, out);
+        EXPECT_TWINS(race, 2, two_blocks_write, out);
+        EXPECT_TWINS(barrier, 1, divergent_barrier, in, out);
+        EXPECT_TWINS(barrier, 1, exit_before_barrier, in, out);
+        EXPECT_TWINS(race, 1, warp_exchange, in, out);
+        EXPECT_TWINS(race, 1, exchange_between_warps, in, out);
+        EXPECT_TWINS(barrier, 1, shuffled_sum, in, out);
+        for (int thread = 0; thread < kThreads; ++thread)
+            failures += out[thread] != 1;
+        EXPECT_TWINS(barrier, 1, shuffle_from_outside_the_mask, in, out);
+        EXPECT_TWINS(bounds, 1, wide_copy, in, out);
+        EXPECT_TWINS(alignment, 1, misaligned_copy, in, out);
+        EXPECT_TWINS(alignment, 1, wide_read, in, out);
+        EXPECT(none, 1, read_at<inside>, in, out);
+        EXPECT(bounds, 1, read_at<past_the_end>, in, out);
+        EXPECT(bounds, 1, read_at<before_the_start>, in, out);
+        EXPECT(none, 1, write_at<inside>, in, out);
+        EXPECT(bounds, 1, write_at<past_the_end>, in, out + kThreads);
+        EXPECT(bounds, 1, write_at<before_the_start>, in, out);
+        EXPECT_TWINS(bounds, 1, dynamic_size, in, out);
+        EXPECT_TWINS(arithmetic, 1, index_of_array, in, out);
+        EXPECT_TWINS(arithmetic, 1, offset_in_int, in, out, 1 << 30);
+        EXPECT(access, 1, increment, in);  // an input
+        EXPECT(access, 1, increment, out); // C where beta is 0
+        EXPECT(none, 2, read_undefined<healthy>, in, out);
+        EXPECT(uninitialised, 2, read_undefined<faulty>, in, out);
+    }
+    {
+        const Region in_region(in, 3 * kThreads * sizeof(float), Access::read, "in");
+        const Region out_region(out, kThreads * sizeof(float), Access::write, "out");
+        EXPECT(none, 1, copies<right>, in, out);
+        for (int thread = 0; thread < kThreads; ++thread)
+            failures += out[thread] != 1;
+        EXPECT(copy_in_flight, 1, copies<no_wait>, in, out);
+        EXPECT(copy_in_flight, 1, copies<no_commit>, in, out);
+        EXPECT(copy_in_flight, 1, copies<wait_too_little>, in, out);
+        EXPECT_EITHER(race, copy_in_flight, 1, copies<no_barrier>, in, out);
+        EXPECT_EITHER(race, copy_in_flight, 1, copies<overwritten>, in, out);
+    }
+    {
+        const Region defined(in, kThreads * sizeof(float), Access::read_write, "in and out");
+        const Region undefined(out, kThreads * sizeof(float), Access::read_write, "workspace", Content::undefined);
+        EXPECT(none, 1, increment, in);
+        EXPECT(race, 2, increment, in);
+        EXPECT(uninitialised, 1, increment, out);
+    }
+    launch_limits();
+    std::printf("%d launches, %d failures\n", checked, failures);
+    return failures != 0;
+}

@@ -1,0 +1,610 @@
+// Every row of the simulated families on the simulator: sizes round the borders of its tile, all ops, ld gaps,
+// alignments, scalars, batches, special values and offsets beyond 32 bits. Each case runs twice, with other alignments
+// and with threads and blocks in other orders, and must give the same bits.
+//
+//   test_kernels [family]
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "device/upload.hpp"
+#include "kernel.hpp"
+#include "simulated_families.hpp"
+#include "simulator.hpp"
+
+namespace pyblas {
+#define PYBLAS_DECLARE(family) KernelRows family##_rows();
+PYBLAS_SIMULATED_FAMILIES(PYBLAS_DECLARE)
+#undef PYBLAS_DECLARE
+} // namespace pyblas
+
+namespace {
+
+using namespace pyblas;
+using simulator::Access;
+using simulator::Order;
+using simulator::Region;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr uint32_t kCanary = 0x7fc5a5a5; // a NaN that no arithmetic makes
+
+int failures = 0;
+
+uint32_t bits(float value) {
+    uint32_t result;
+    std::memcpy(&result, &value, sizeof result);
+    return result;
+}
+
+uint64_t hash(uint64_t x) {
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+}
+
+template <class T, size_t N>
+const T &pick(const T (&choices)[N], uint64_t random) {
+    return choices[random % N];
+}
+
+// ---- cases ---------------------------------------------------------------------------------------------------------
+
+enum class Values { uniform, wide, integers, special };
+enum class Batches { strided, interleaved, shared_a, shared_b, negative, pointers };
+
+struct Case {
+    Op transa = Op::N, transb = Op::N;
+    int64_t m = 1, n = 1, k = 1, batch = 1;
+    int64_t gap_a = 0, gap_b = 0, gap_c = 0; // ld beyond what the matrix needs
+    float alpha = 1, beta = 0;
+    bool device_scalars = false;
+    Values values = Values::uniform;
+    Batches batches = Batches::strided;
+    int64_t far = 0; // added to strides between matrices
+    uint64_t seed = 0;
+
+    bool reads_inputs() const { return k > 0 && alpha != 0; }
+
+    std::string text() const {
+        constexpr const char *kBatches[] = {"strided", "interleaved", "shared_a", "shared_b", "negative", "pointers"};
+        constexpr const char *kValues[] = {"uniform", "wide", "integers", "special"};
+        char buffer[320];
+        std::snprintf(buffer, sizeof buffer,
+                      "%c%c m=%ld n=%ld k=%ld ld gaps %ld %ld %ld alpha=%g beta=%g%s %s, %ld %s, seed %llu",
+                      transa == Op::N ? 'N' : 'T', transb == Op::N ? 'N' : 'T', long(m), long(n), long(k), long(gap_a),
+                      long(gap_b), long(gap_c), double(alpha), double(beta), device_scalars ? " (on the device)" : "",
+                      kValues[int(values)], long(batch), kBatches[int(batches)], static_cast<unsigned long long>(seed));
+        return buffer;
+    }
+};
+
+// Element of an input: the same wherever the operand lies.
+float element(Values values, uint64_t seed, int64_t batch, int64_t i, int64_t j) {
+    const uint64_t random =
+        hash(seed ^ hash(static_cast<uint64_t>(batch) ^ hash(static_cast<uint64_t>(i * 1000003 + j))));
+    const float uniform = static_cast<float>(static_cast<int64_t>(random >> 40) - (1 << 23)) / (1 << 23);
+    switch (values) {
+    case Values::uniform:
+        break;
+    case Values::wide:
+        return std::ldexp(uniform, static_cast<int>(random % 41) - 20);
+    case Values::integers:
+        return static_cast<float>(static_cast<int>(random % 17) - 8);
+    case Values::special:
+        switch (random % 61) {
+        case 0:
+            return kInf;
+        case 1:
+            return -kInf;
+        case 2:
+            return kNan;
+        case 3:
+            return 1e-41f;
+        default:
+            return random % 7 == 0 ? 0.0f : uniform;
+        }
+    }
+    return uniform;
+}
+
+// ---- operands ------------------------------------------------------------------------------------------------------
+
+// Where the matrices of one operand lie, in floats from the first matrix.
+struct Shape {
+    int64_t rows, columns, ld, stride, batch;
+
+    int64_t low() const { return std::min<int64_t>(0, (batch - 1) * stride); }
+    int64_t high() const { return std::max<int64_t>(0, (batch - 1) * stride) + (columns - 1) * ld + rows; }
+    int64_t at(int64_t b, int64_t i, int64_t j) const { return b * stride + i + j * ld; }
+};
+
+// Memory round an operand. Gaps and margins hold canaries. What is huge is only reserved, and pages appear where there
+// are elements.
+class Memory {
+public:
+    Memory(const Shape &shape, int offset) : shape_(shape) {
+        const size_t floats = static_cast<size_t>(shape.high() - shape.low()) + 2 * kMargin + 4;
+        sparse_ = floats > kDense;
+        bytes_ = floats * sizeof(float);
+        void *memory = sparse_ ? mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                               : std::aligned_alloc(64, (bytes_ + 63) / 64 * 64);
+        if (!memory || memory == MAP_FAILED) {
+            std::perror("no memory for an operand");
+            std::exit(1);
+        }
+        begin_ = static_cast<float *>(memory);
+        first_ = begin_ + kMargin + offset - shape.low();
+        if (!sparse_)
+            std::fill_n(reinterpret_cast<uint32_t *>(begin_), floats, kCanary);
+    }
+    ~Memory() {
+        if (sparse_)
+            munmap(begin_, bytes_);
+        else
+            std::free(begin_);
+    }
+    Memory(const Memory &) = delete;
+    Memory &operator=(const Memory &) = delete;
+
+    const Shape &shape() const { return shape_; }
+    float *first() const { return first_; }
+    float *begin() const { return first_ + shape_.low(); }
+    size_t bytes() const { return static_cast<size_t>(shape_.high() - shape_.low()) * sizeof(float); }
+    float &at(int64_t b, int64_t i, int64_t j) const { return first_[shape_.at(b, i, j)]; }
+
+    void set(int64_t b, int64_t i, int64_t j, float value) {
+        float &place = at(b, i, j);
+        if (sparse_) {
+            const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+            void *start = reinterpret_cast<void *>(reinterpret_cast<uintptr_t>(&place) / page * page);
+            if (mprotect(start, page, PROT_READ | PROT_WRITE) != 0) {
+                std::perror("no memory for an element");
+                std::exit(1);
+            }
+        }
+        place = value;
+    }
+
+    // Floats outside of every matrix that have changed.
+    int64_t overwritten() const {
+        if (sparse_)
+            return 0; // the pages that exist are too few to tell more than the simulator does
+        const int64_t all = static_cast<int64_t>(bytes_ / sizeof(float));
+        std::vector<bool> inside(static_cast<size_t>(all));
+        for (int64_t b = 0; b < shape_.batch; ++b)
+            for (int64_t j = 0; j < shape_.columns; ++j)
+                for (int64_t i = 0; i < shape_.rows; ++i)
+                    inside[static_cast<size_t>(&at(b, i, j) - begin_)] = true;
+        int64_t changed = 0;
+        for (int64_t i = 0; i < all; ++i)
+            changed += !inside[static_cast<size_t>(i)] && bits(begin_[i]) != kCanary;
+        return changed;
+    }
+
+private:
+    static constexpr int64_t kMargin = 64;
+    static constexpr size_t kDense = size_t{1} << 26;
+
+    Shape shape_;
+    bool sparse_;
+    size_t bytes_;
+    float *begin_, *first_;
+};
+
+// The operand as the problem names it: by stride, or by an array of pointers.
+struct Named {
+    Named(Memory &memory, bool by_pointers) {
+        const Shape &shape = memory.shape();
+        operand.ld = shape.ld;
+        if (by_pointers) {
+            for (int64_t b = 0; b < shape.batch; ++b)
+                pointers.push_back(memory.first() + b * shape.stride);
+            operand.array = pointers.data();
+            region = std::make_unique<Region>(pointers.data(), pointers.size() * sizeof(void *), Access::read,
+                                              "an array of pointers");
+        } else {
+            operand.data = memory.first();
+            operand.stride = shape.stride;
+        }
+    }
+
+    std::vector<void *> pointers;
+    std::unique_ptr<Region> region;
+    Operand operand;
+};
+
+int64_t stride_of(const Case &test, int64_t rows, int64_t columns, int64_t ld, bool shared) {
+    const int64_t extent = (columns - 1) * ld + rows + test.far + 3;
+    return shared ? 0 : test.batches == Batches::negative ? -extent : extent;
+}
+
+Shape shape_a(const Case &test) {
+    const bool plain = test.transa == Op::N;
+    const int64_t rows = plain ? test.m : test.k, columns = plain ? test.k : test.m,
+                  ld = std::max<int64_t>(rows, 1) + test.gap_a;
+    return {rows, columns, ld, stride_of(test, rows, columns, ld, test.batches == Batches::shared_a), test.batch};
+}
+
+Shape shape_b(const Case &test) {
+    const bool plain = test.transb == Op::N;
+    const int64_t rows = plain ? test.k : test.n, columns = plain ? test.n : test.k,
+                  ld = std::max<int64_t>(rows, 1) + test.gap_b;
+    return {rows, columns, ld, stride_of(test, rows, columns, ld, test.batches == Batches::shared_b), test.batch};
+}
+
+Shape shape_c(const Case &test) {
+    if (test.batches == Batches::interleaved)
+        return {test.m, test.n, test.m * test.batch + test.gap_c, test.m, test.batch};
+    const int64_t ld = test.m + test.gap_c;
+    return {test.m, test.n, ld, stride_of(test, test.m, test.n, ld, false), test.batch};
+}
+
+float a_at(const Case &test, int64_t b, int64_t i, int64_t l) {
+    return element(test.values, test.seed * 3 + 1, test.batches == Batches::shared_a ? 0 : b, i, l);
+}
+float b_at(const Case &test, int64_t b, int64_t l, int64_t j) {
+    return element(test.values, test.seed * 3 + 2, test.batches == Batches::shared_b ? 0 : b, l, j);
+}
+float c_at(const Case &test, int64_t b, int64_t i, int64_t j) {
+    return test.beta == 0 ? kNan : element(test.values, test.seed * 3, b, i, j);
+}
+
+// ---- one run -------------------------------------------------------------------------------------------------------
+
+struct Variant {
+    int offset_a, offset_b, offset_c; // in floats, from a 64-byte boundary
+    Order order;
+};
+
+void report(const Kernel &kernel, const Case &test, const std::string &what) {
+    if (++failures <= 20)
+        std::printf("FAILED %s: %s\n       %s\n", kernel.name, what.c_str(), test.text().c_str());
+}
+
+// C's elements after the run, or nothing after a failure.
+std::vector<float> run(const Kernel &kernel, const Device &device, const Case &test, const Variant &variant) {
+    const auto [offset_a, offset_b, offset_c, order] = variant;
+    const bool pointers = test.batches == Batches::pointers;
+    std::unique_ptr<Memory> a, b;
+    std::vector<std::unique_ptr<Region>> regions;
+    Problem problem;
+    problem.transa = test.transa;
+    problem.transb = test.transb;
+    problem.mode = test.seed % 2 && kernel.modes & modes(ComputeMode::fp32_pedantic) ? ComputeMode::fp32_pedantic
+                                                                                     : ComputeMode::fp32;
+    problem.m = test.m, problem.n = test.n, problem.k = test.k, problem.batch = test.batch;
+
+    // Inputs that must not be read do not exist.
+    std::unique_ptr<Named> named_a, named_b;
+    problem.a.ld = shape_a(test).ld;
+    problem.b.ld = shape_b(test).ld;
+    if (test.reads_inputs()) {
+        a = std::make_unique<Memory>(shape_a(test), offset_a);
+        b = std::make_unique<Memory>(shape_b(test), offset_b);
+        for (int64_t batch = 0; batch < test.batch; ++batch)
+            for (int64_t l = 0; l < test.k; ++l) {
+                for (int64_t i = 0; i < test.m; ++i)
+                    a->set(batch, test.transa == Op::N ? i : l, test.transa == Op::N ? l : i, a_at(test, batch, i, l));
+                for (int64_t j = 0; j < test.n; ++j)
+                    b->set(batch, test.transb == Op::N ? l : j, test.transb == Op::N ? j : l, b_at(test, batch, l, j));
+            }
+        regions.push_back(std::make_unique<Region>(a->begin(), a->bytes(), Access::read, "A"));
+        regions.push_back(std::make_unique<Region>(b->begin(), b->bytes(), Access::read, "B"));
+        named_a = std::make_unique<Named>(*a, pointers);
+        named_b = std::make_unique<Named>(*b, pointers);
+        problem.a = named_a->operand;
+        problem.b = named_b->operand;
+    }
+
+    Memory c(shape_c(test), offset_c);
+    for (int64_t batch = 0; batch < test.batch; ++batch)
+        for (int64_t j = 0; j < test.n; ++j)
+            for (int64_t i = 0; i < test.m; ++i)
+                c.set(batch, i, j, c_at(test, batch, i, j));
+    const Region region_c(c.begin(), c.bytes(), test.beta == 0 ? Access::write : Access::read_write, "C");
+    const Named named_c(c, pointers);
+    problem.c = named_c.operand;
+
+    const float scalars[2] = {test.alpha, test.beta};
+    const Region region_scalars(scalars, test.device_scalars ? sizeof scalars : 0, Access::read, "the scalars");
+    if (test.device_scalars) {
+        problem.alpha.device = scalars;
+        problem.beta.device = scalars + 1;
+    } else {
+        problem.alpha.value = test.alpha;
+        problem.beta.value = test.beta;
+    }
+
+    if (kernel.refuses(problem, device))
+        return {};
+    const double seconds = kernel.cost(problem, device);
+    if (!(seconds > 0 && seconds < 1e30))
+        report(kernel, test, "its predicted time is " + std::to_string(seconds));
+    const size_t workspace_bytes = kernel.workspace ? kernel.workspace(problem, device) : 0;
+    std::unique_ptr<void, decltype(&std::free)> workspace(std::aligned_alloc(256, (workspace_bytes + 511) / 256 * 256),
+                                                          &std::free);
+    std::memset(workspace.get(), 0xff, workspace_bytes);
+    const Region region_workspace(workspace.get(), workspace_bytes, Access::read_write, "the workspace",
+                                  simulator::Content::undefined);
+
+    simulator::settings.order = order;
+    const Status status = kernel.launch(problem, {&device, nullptr, workspace.get(), workspace_bytes});
+    const simulator::Fault fault = simulator::take_fault();
+    if (fault.kind != simulator::FaultKind::none) {
+        report(kernel, test, std::string(simulator::fault_name(fault.kind)) + ": " + fault.text);
+        return {};
+    }
+    if (status != kSuccess) {
+        report(kernel, test, last_error_message());
+        return {};
+    }
+    if (const int64_t changed = c.overwritten()) {
+        report(kernel, test, std::to_string(changed) + " floats between or round the matrices C were overwritten");
+        return {};
+    }
+    std::vector<float> result;
+    for (int64_t batch = 0; batch < test.batch; ++batch)
+        for (int64_t j = 0; j < test.n; ++j)
+            for (int64_t i = 0; i < test.m; ++i)
+                result.push_back(c.at(batch, i, j));
+    return result;
+}
+
+// ---- what is right -------------------------------------------------------------------------------------------------
+
+// Within the bound of the mode for one element; products without depth and integers are exact.
+bool right(const Case &test, float got, double sum, double absolute, float old) {
+    const double kept = test.beta == 0 ? 0 : double(test.beta) * old;
+    if (!test.reads_inputs()) {
+        const float expected = test.beta == 1 ? old : test.beta == 0 ? 0.0f : test.beta * old;
+        return std::isnan(expected) && test.beta != 1 ? std::isnan(got) : bits(got) == bits(expected);
+    }
+    const double expected = double(test.alpha) * sum + kept;
+    if (!std::isfinite(expected))
+        return std::isnan(expected) ? std::isnan(got) : double(got) == expected;
+    if (test.values == Values::integers && test.alpha == std::floor(test.alpha) && test.beta == std::floor(test.beta))
+        return double(got) == expected;
+    const double u = std::ldexp(1.0, -24), k = double(test.k);
+    const double bound = (k + 2) * u * (std::fabs(test.alpha) * absolute + std::fabs(kept)) +
+                         (k * std::fabs(test.alpha) + 2) * std::ldexp(1.0, -149);
+    return std::fabs(double(got) - expected) <= bound;
+}
+
+void compare(const Kernel &kernel, const Case &test, const std::vector<float> &got) {
+    size_t index = 0;
+    for (int64_t batch = 0; batch < test.batch; ++batch) {
+        std::vector<double> a(static_cast<size_t>(test.m * test.k)), b(static_cast<size_t>(test.k));
+        if (test.reads_inputs())
+            for (int64_t i = 0; i < test.m; ++i)
+                for (int64_t l = 0; l < test.k; ++l)
+                    a[static_cast<size_t>(i * test.k + l)] = a_at(test, batch, i, l);
+        for (int64_t j = 0; j < test.n; ++j) {
+            if (test.reads_inputs())
+                for (int64_t l = 0; l < test.k; ++l)
+                    b[static_cast<size_t>(l)] = b_at(test, batch, l, j);
+            for (int64_t i = 0; i < test.m; ++i, ++index) {
+                double sum = 0, absolute = 0;
+                if (test.reads_inputs())
+                    for (int64_t l = 0; l < test.k; ++l) {
+                        const double product = a[static_cast<size_t>(i * test.k + l)] * b[static_cast<size_t>(l)];
+                        sum += product;
+                        absolute += std::fabs(product);
+                    }
+                if (!right(test, got[index], sum, absolute, c_at(test, batch, i, j))) {
+                    char text[160];
+                    std::snprintf(text, sizeof text, "C(%ld, %ld) of batch %ld is %.9g; the sum is %.17g, C was %.9g",
+                                  long(i), long(j), long(batch), double(got[index]), sum,
+                                  double(c_at(test, batch, i, j)));
+                    report(kernel, test, text);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+// ---- the sweep -----------------------------------------------------------------------------------------------------
+
+Device device_of(int sm, int shared) {
+    Device device;
+    device.engine = Engine::gpu;
+    device.ordinal = 0;
+    device.sm = sm;
+    device.multiprocessors = 108;
+    device.shared_per_block = shared;
+    device.l2_bytes = 40 << 20;
+    device.fp32_flops = 19.5e12;
+    device.bandwidth = 1.5e12;
+    device.launch_seconds = 2e-6;
+    return device;
+}
+
+class Sweep {
+public:
+    explicit Sweep(const Kernel &kernel) : kernel_(kernel) {
+        const char *tile = kernel.name + std::strlen(kernel.family) + 1;
+        if (std::sscanf(tile, "%ldx%ldx%ld", &bm_, &bn_, &bk_) != 3) {
+            std::printf("FAILED %s: its name does not say its tile\n", kernel.name);
+            ++failures;
+        }
+    }
+
+    void all() {
+        edges();
+        depths();
+        scalars();
+        batches();
+        far_apart();
+        std::printf("%-28s %5d cases, %d refused\n", kernel_.name, done_, refused_);
+        if (done_ == 0)
+            ++failures;
+    }
+
+private:
+    // Both sides round the tile's borders, k round its depth; everything else at random.
+    void edges() {
+        const long ms[] = {1, 2, 3, 4, 7, bm_ / 2, bm_ - 1, bm_, bm_ + 1, bm_ + 4};
+        const long ns[] = {1, 2, 3, 5, 8, bn_ / 2 + 1, bn_ - 1, bn_, bn_ + 1, bn_ + 6};
+        const long ks[] = {1, 2, 3, bk_ - 1, bk_, bk_ + 1, 2 * bk_, 2 * bk_ + 1, 3 * bk_ + 3, 4 * bk_ - 1, 5 * bk_};
+        for (const Op transa : {Op::N, Op::T})
+            for (const Op transb : {Op::N, Op::T})
+                for (const long m : ms)
+                    for (const long n : ns) {
+                        Case test = random_case();
+                        test.transa = transa, test.transb = transb;
+                        test.m = m, test.n = n;
+                        test.k = std::max(1L, pick(ks, test.seed));
+                        check(test);
+                    }
+    }
+
+    // Long sums, where kernels change what they do.
+    void depths() {
+        for (const long k : {63, 64, 65, 127, 128, 129, 255, 256, 257, 272, 511, 512, 513, 528, 769}) {
+            Case test = random_case();
+            test.m = bm_ + 1, test.n = 5;
+            test.k = k;
+            check(test);
+            test.transa = test.transa == Op::N ? Op::T : Op::N;
+            test.m = 3, test.n = bn_ / 2 + 1;
+            check(test);
+        }
+    }
+
+    void scalars() {
+        for (const float alpha : {0.0f, 1.0f, -0.75f, kNan})
+            for (const float beta : {0.0f, -0.0f, 1.0f, 0.5f, kNan})
+                for (const long k : {0L, bk_ + 1})
+                    for (const bool device_scalars : {false, true}) {
+                        Case test = random_case();
+                        test.m = bm_ + 5, test.n = bn_ / 2 + 3, test.k = k;
+                        test.alpha = alpha, test.beta = beta;
+                        test.device_scalars = device_scalars;
+                        check(test);
+                    }
+    }
+
+    void batches() {
+        for (const Batches batches : {Batches::strided, Batches::interleaved, Batches::shared_a, Batches::shared_b,
+                                      Batches::negative, Batches::pointers})
+            for (int i = 0; i < 3; ++i) {
+                Case test = random_case();
+                test.batches = batches;
+                test.batch = 2 + i;
+                test.m = i == 0 ? 3 : bm_ / 2 + i, test.n = i == 0 ? 2 : bn_ / 2 + 1, test.k = bk_ + i;
+                check(test);
+            }
+        Case many = random_case();
+        many.m = many.n = 1, many.k = 1, many.batch = 300, many.batches = Batches::pointers;
+        check(many);
+        many = random_case(); // more than two of CUDA's launch dimensions have
+        many.m = many.n = 1, many.k = 0, many.batch = 66000;
+        many.beta = 0.5f;
+        check(many, false);
+    }
+
+    // Elements further apart than 32 bits can say, by ld and by stride.
+    void far_apart() {
+        constexpr int64_t kFar = (int64_t{1} << 31) + 12;
+        for (const Op trans : {Op::N, Op::T}) {
+            Case test = random_case();
+            test.transa = trans;
+            test.transb = trans;
+            test.m = 3, test.n = 5, test.k = 4;
+            test.gap_a = kFar, test.gap_b = kFar + 3, test.gap_c = kFar + 1;
+            check(test);
+            test = random_case();
+            test.transa = trans;
+            test.m = 2, test.n = 3, test.k = 3, test.batch = 2;
+            test.far = kFar;
+            test.batches = trans == Op::N ? Batches::strided : Batches::negative;
+            check(test);
+        }
+    }
+
+    Case random_case() {
+        constexpr float kAlphas[] = {1.0f, -1.0f, 0.7f, 3.0f}, kBetas[] = {0.0f, 1.0f, -0.4f, 2.0f};
+        constexpr int64_t kGaps[] = {0, 0, 1, 2, 3, 4, 7};
+        constexpr Values kValues[] = {Values::uniform, Values::wide, Values::integers, Values::special};
+        Case test;
+        test.seed = static_cast<uint64_t>(++next_seed_);
+        uint64_t random = hash(test.seed);
+        const auto choose = [&](const auto &choices) { return pick(choices, (random = hash(random)) >> 8); };
+        test.transa = choose(kOps), test.transb = choose(kOps);
+        test.gap_a = choose(kGaps), test.gap_b = choose(kGaps), test.gap_c = choose(kGaps);
+        test.alpha = choose(kAlphas), test.beta = choose(kBetas);
+        test.device_scalars = hash(random) % 4 == 0;
+        test.values = choose(kValues);
+        return test;
+    }
+
+    void check(const Case &test, bool twice = true) {
+        // Offsets and orders differ between the runs; every fourth first run has all operands aligned.
+        const uint64_t random = hash(test.seed + 77);
+        const auto offset = [&](int shift) { return random % 4 ? static_cast<int>(random >> shift & 3) : 0; };
+        const Variant first{offset(8), offset(10), offset(12), Order::ascending};
+        const Variant second{(first.offset_a + 1) % 4, (first.offset_b + 2) % 4, (first.offset_c + 3) % 4,
+                             random >> 20 & 1 ? Order::descending : Order::alternating};
+        const Device device = device_of(90, 227 * 1024);
+        simulator::settings.shared_per_block = device.shared_per_block;
+        const std::vector<float> got = run(kernel_, device, test, first);
+        if (got.empty()) {
+            ++refused_;
+            return;
+        }
+        ++done_;
+        compare(kernel_, test, got);
+        if (!twice)
+            return;
+        const std::vector<float> again = run(kernel_, device, test, second);
+        if (again.size() != got.size() || std::memcmp(again.data(), got.data(), got.size() * sizeof(float)) != 0)
+            report(kernel_, test, "the bits depend on alignment or on the order of threads");
+    }
+
+    static constexpr Op kOps[] = {Op::N, Op::T};
+
+    const Kernel &kernel_;
+    long bm_ = 1, bn_ = 1, bk_ = 1;
+    int next_seed_ = 0, done_ = 0, refused_ = 0;
+};
+
+void test_upload() {
+    std::vector<void *> source, target(1500);
+    for (size_t i = 0; i < target.size() - 1; ++i)
+        source.push_back(&target[i]);
+    const Region region(target.data(), source.size() * sizeof(void *), Access::write, "uploaded pointers");
+    const Status status = upload_pointers(target.data(), source.data(), static_cast<int64_t>(source.size()), nullptr);
+    source.push_back(nullptr); // past the end nothing is written
+    if (status != kSuccess || source != target) {
+        std::printf("FAILED upload_pointers: %s\n", simulator::take_fault().text.c_str());
+        ++failures;
+    }
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    const std::string only = argc > 1 ? argv[1] : "";
+    int rows_run = 0;
+#define PYBLAS_RUN(family)                                                                                             \
+    if (only.empty() || only == #family)                                                                               \
+        for (const Kernel &kernel : family##_rows()) {                                                                 \
+            Sweep(kernel).all();                                                                                       \
+            ++rows_run;                                                                                                \
+        }
+    PYBLAS_SIMULATED_FAMILIES(PYBLAS_RUN)
+#undef PYBLAS_RUN
+    test_upload();
+    std::printf("%d rows, %d failures\n", rows_run, failures);
+    return failures != 0 || rows_run == 0;
+}
