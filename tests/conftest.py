@@ -27,6 +27,15 @@ settings.register_profile("ci", settings.get_profile("default"), derandomize=Tru
 settings.load_profile("ci" if _IN_CI else "default")
 
 
+def pytest_configure(config):
+    for mark in (
+        "gpu: needs an NVIDIA GPU that the library has code for, and CuPy",
+        "interop(*packages): needs packages that the tests do not ask for (pip install '.[interop]')",
+        "large(host=GiB, gpu=GiB): needs that much free memory where it runs",
+    ):
+        config.addinivalue_line("markers", mark)
+
+
 @cache
 def gpu_missing():
     """Why there is no GPU to test on; empty if there is one.
@@ -77,10 +86,9 @@ def _reason_to_skip(item):
         if absent:
             return f"{' and '.join(absent)} not installed"
     for mark in item.iter_markers("large"):
-        for where, count in (("host", free_host_memory), ("gpu", free_gpu_memory)):
-            needed = mark.kwargs.get(where, 0)
-            if needed and count() < needed * 2**30:
-                return f"less than {needed} GiB of {where} memory are free"
+        where, count = ("gpu", free_gpu_memory) if item.get_closest_marker("gpu") else ("host", free_host_memory)
+        if count() < mark.kwargs[where] * 2**30:
+            return f"less than {mark.kwargs[where]} GiB of {where} memory are free"
     return None
 
 

@@ -165,6 +165,16 @@ class Gpu(Engine):
         self.xp.cuda.Device().synchronize()
 
 
+class GpuWithHostTables(Gpu):
+    """Matrices on the GPU, the arrays of pointers to them in host memory: for array mode HOST."""
+
+    def table(self, addresses):
+        return np.array(addresses, dtype=np.uintp)
+
+    def address(self, block):
+        return block.ctypes.data if isinstance(block, np.ndarray) else super().address(block)
+
+
 @cache
 def named(name):
     return Cpu() if name == "cpu" else Gpu()

@@ -233,6 +233,34 @@ def test_replay_right_after_other_work(gpu, gpu_handle, stream):
     capture.close()
 
 
+def test_host_arrays_of_pointers_are_baked_in(gpu, gpu_handle, stream):
+    """Their values travel into workspace that belongs to the graph: arrays may change, and other calls may use ours."""
+    assert lib.pyblasSetArrayMode(gpu_handle, 0) == SUCCESS
+    engine = engines.GpuWithHostTables()
+    problem = Problem(Product(7, 8, 9, alpha=2.0, beta=0.5, batch=3000, pointers=True))
+    other = Problem(Product(5, 4, 6, batch=4000, pointers=True))
+    capture, blocks, tables = captured(engine, gpu_handle, stream, problem)
+    kinds = capture.kinds()
+    assert _MEM_ALLOC not in kinds
+    assert _MEM_FREE not in kinds
+    for table in tables:
+        table[:] = 0
+    other_blocks = other.blocks(gpu)
+    gpu.synchronize()
+    for _ in range(10):
+        status, other_tables = other.start(engine, gpu_handle, other_blocks)
+        assert status == SUCCESS, message()
+        with stream:
+            refill(gpu, blocks[2], problem.c.words)
+        capture.replay()
+        for table in other_tables:
+            table[:] = 0
+        stream.synchronize()
+        problem.check([gpu.host(block) for block in blocks])
+        other.check([gpu.host(block) for block in other_blocks])
+    capture.close()
+
+
 def test_k5_another_thread_works_meanwhile(gpu, gpu_handle, stream):
     """It uses a handle and a stream of its own, and its calls do not break the capture."""
     problem = Problem(SIZES[1])

@@ -229,6 +229,48 @@ def test_more_batches_than_a_grid_axis_holds(forced):
     forced.assert_useful()
 
 
+FAR = (1 << 30) + 7  # elements from column to column; the fourth starts beyond what 32 bits count
+
+
+@every_kernel
+@pytest.mark.large(host=1, gpu=14)
+@pytest.mark.parametrize("far", ["lda", "ldb", "ldc", "strideA", "strideB", "strideC"])
+def test_offsets_beyond_32_bits(forced, far):
+    """Hardly any of the memory is touched: it lies between the columns or matrices."""
+    xp = forced.engine.xp
+    rng = np.random.default_rng(0)
+    for ops in shapes.OP_PAIRS:
+        # Four of everything: a matrix is four columns of four, a batch four matrices.
+        values = {name: rng.standard_normal((4, 4, 4), dtype=np.float32) for name in "ABC"}
+        arguments = {"transa": engines.OPS[ops[0]], "transb": engines.OPS[ops[1]], "m": 4, "n": 4, "k": 4}
+        arguments |= {"alpha": 1.0, "beta": 0.5, "batchCount": 4 if far.startswith("stride") else 1}
+        buffers = {}
+        for name in "ABC":
+            ld = FAR if far == "ld" + name.lower() else 4
+            stride = FAR if far == "stride" + name else 16
+            buffers[name] = xp.empty(3 * max(ld, stride) + 64, dtype=np.float32)
+            for i in range(arguments["batchCount"]):
+                for j in range(4):
+                    start = i * stride + j * ld
+                    buffers[name][start : start + 4] = xp.asarray(values[name][i, j])
+            arguments |= {"ld" + name.lower(): ld, "stride" + name: stride}
+            arguments[name] = forced.engine.address(buffers[name])
+        status = engines.invoke("sgemm_strided_batched", forced.handle, arguments)
+        forced.engine.synchronize()
+        if status == NOT_SUPPORTED:
+            continue
+        assert status == SUCCESS, message()
+        forced.taken += 1
+        for i in range(arguments["batchCount"]):
+            a, b, c = (values[name][i].T for name in "ABC")
+            a, b = (a if ops[0] == "N" else a.T), (b if ops[1] == "N" else b.T)
+            starts = [i * arguments["strideC"] + j * arguments["ldc"] for j in range(4)]
+            got = np.stack([forced.engine.numpy(buffers["C"][start : start + 4]) for start in starts], axis=1)
+            reference.assert_product(got, 1.0, a, b, 0.5, c, label=f"{far} {ops} {i}")
+        del buffers
+    forced.assert_useful()
+
+
 @every_kernel
 @every_op_pair
 def test_infinities_and_nan_go_where_ieee_sends_them(forced, ops):

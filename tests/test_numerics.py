@@ -57,17 +57,26 @@ def test_integers_are_exact(engine, handle, mode, ops):
 
 FRO_SIZES = [
     (64, 64, 64), (64, 64, 256), (96, 96, 512), (64, 64, 1024), (1, 300, 1024), (300, 1, 2048), (8, 256, 4096),
-    (200, 4, 4096), (128, 128, 4096), (5, 5, 5000), (64, 64, 16384), (1, 64, 16384), (33, 33, 30000), (32, 32, 65536),
-    (512, 512, 1024), (1, 1, 262144),
+    (200, 4, 4096), (128, 128, 4096), (5, 5, 5000), (64, 64, 16384), (1, 64, 16384), (33, 33, 30000), (16, 16, 65536),
+    (512, 512, 1024), (16, 1, 131072), (4, 4, 262144), (16, 16, 1048576),
 ]  # fmt: skip
+
+
+def draws(size, ops):
+    """Products of one size on so much random data that the norm of all results is no matter of luck."""
+    m, n, _ = size
+    return [Problem(Product(*size, *ops, data="normal", gap=(i, 0, 0))) for i in range(max(1, 200 // (m * n)))]
 
 
 @pytest.mark.parametrize("size", FRO_SIZES, ids=lambda s: "x".join(map(str, s)))
 def test_norm_of_the_error_on_random_data(engine, handle, mode, size):
-    for ops in ("NN", "TN", "NT"):
-        problem = Problem(Product(*size, *ops, data="normal"))
-        got = problem.solve(engine, handle, mode)
-        reference.assert_product(got, 1.0, *problem.operands()[:2], 0.0, got, mode, random=True, label=f"{ops} {size}")
+    for ops in ("NN", "TN", "NT") if size[2] < 1 << 20 else ("NN",):
+        got, want = [], []
+        for problem in draws(size, ops):
+            got.append(problem.solve(engine, handle, mode))
+            want.append(reference.product(1.0, *problem.operands()[:2], 0.0, got[-1])[0])
+        error = reference.fro_error(np.stack(got), np.stack(want))
+        assert error <= reference.fro_limit(mode, size[2]), f"{ops} {size}: {error:.3g}"
 
 
 @pytest.mark.gpu
