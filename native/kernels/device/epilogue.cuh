@@ -22,10 +22,10 @@ public:
     __device__ __forceinline__ void store(float *c, float sum) const { *c = value(sum, beta_ == 0.0f ? 0.0f : *c); }
 
     // Four rows of C at once; c is aligned to 16 bytes.
-    __device__ __forceinline__ void store4(float *c, const float (&sum)[4]) const {
+    __device__ __forceinline__ void store4(float *c, const float4 &sum) const {
         float4 *target = reinterpret_cast<float4 *>(c);
         const float4 old = beta_ == 0.0f ? float4{0.0f, 0.0f, 0.0f, 0.0f} : *target;
-        *target = float4{value(sum[0], old.x), value(sum[1], old.y), value(sum[2], old.z), value(sum[3], old.w)};
+        *target = float4{value(sum.x, old.x), value(sum.y, old.y), value(sum.z, old.z), value(sum.w, old.w)};
     }
 
 private:

@@ -49,48 +49,52 @@ __device__ __forceinline__ void load_tile(float (&tile)[K][Row], const View &vie
     }
 }
 
-// The tiles of one operand on their way to shared memory by asynchronous copies, one after another along k.
-// ContiguousX: rows of x in global memory too, so four floats travel at once where pointer, ld and extent allow;
-// otherwise one by one. Not ContiguousX: transposed on the way, always one by one; the row of the shared tile is padded
-// so that the 8 x 4 floats a warp writes fall into 32 banks. The width never changes what arrives.
+// The tiles of one operand on their way to shared memory by asynchronous copies, one after another along k; the shared
+// tile is [k][x] always. If x is contiguous in global memory, four floats travel at once where pointer, ld and edge
+// allow; otherwise, and whenever k is contiguous, one by one. The width never changes what arrives.
+//
+// With contiguous k, a warp copies 16 k of two neighbouring x: two half lines of global memory. Rows padded by four
+// floats put 8 k into different quads of the banks, and the other 8 k turn their quads by two: 32 floats, 32 banks.
 template <int X, int K, int Threads, bool ContiguousX>
 class TileStream {
 public:
-    static constexpr int kRow = ContiguousX ? X : X + 4; // floats; a multiple of four for vector reads
+    static constexpr int kRow = ContiguousX ? X : X + 4; // floats
     static constexpr int kFloats = K * kRow;
 
     __device__ __forceinline__ TileStream(const View &view, int64_t x0, int64_t x_extent)
-        : x_left_(part(x_extent - x0, X)) {
-        const int thread = static_cast<int>(threadIdx.x);
+        : step_(ContiguousX ? view.step_k : view.step_x) {
+        const int x_left = part(x_extent - x0, X), thread = static_cast<int>(threadIdx.x);
+        wide_ =
+            ContiguousX && reinterpret_cast<uintptr_t>(view.at(x0, 0)) % 16 == 0 && step_ % 4 == 0 && x_left % 4 == 0;
+        int x, k;
         if constexpr (ContiguousX) {
-            wide_ = (reinterpret_cast<uintptr_t>(view.at(x0, 0)) % 16 == 0) && view.step_k % 4 == 0 && x_left_ % 4 == 0;
             const int across = wide_ ? X / 4 : X; // threads along x
-            x_ = wide_ ? thread % (X / 4) * 4 : thread % X;
-            k_ = wide_ ? thread / (X / 4) : thread / X;
-            step_ = Threads / across * view.step_k;
+            x = wide_ ? thread % (X / 4) * 4 : thread % X;
+            k = wide_ ? thread / (X / 4) : thread / X;
+            step_ *= Threads / across;
+            target_ = k * kRow + x;
         } else {
-            wide_ = false;
-            x_ = thread / kLanesK;
-            k_ = thread % kLanesK;
-            step_ = Threads / kLanesK * view.step_x;
+            x = thread / K;
+            k = thread % K;
+            step_ *= Threads / K;
+            target_ = k * kRow + x / 4 * 4 + (x + turn(k)) % 4;
         }
-        source_ = view.at(x0 + x_, k_);
+        source_ = view.at(x0 + x, k);
+        x_left_ = x_left - x;
+        k_first_ = k;
     }
 
     // Issues the copies of the next tile, k_left of it inside the operand.
     __device__ __forceinline__ void next(float *tile, int k_left) {
-        float *target = tile + k_ * kRow + x_;
+        float *target = tile + target_;
+        k_left -= k_first_;
         if constexpr (!ContiguousX) {
+            constexpr int kStep = Threads / K; // of x
+            static_assert(Threads % K == 0 && X % kStep == 0 && kStep % 4 == 0, "threads tile the tile");
             const float *source = source_;
 #pragma unroll
-            for (int i = 0; i < X * kLanesK / Threads; ++i) {
-                const bool inside = x_ + i * (Threads / kLanesK) < x_left_;
-#pragma unroll
-                for (int k = 0; k < K; k += kLanesK)
-                    ptx::copy_async<4>(target + k * kRow + i * (Threads / kLanesK), source + k,
-                                       inside && k_ + k < k_left);
-                source += step_;
-            }
+            for (int x = 0; x < X; x += kStep, source += step_)
+                ptx::copy_async<4>(target + x, source, x_left_ > x && k_left > 0);
             source_ += K;
         } else if (wide_) {
             rows<4>(target, k_left);
@@ -99,24 +103,40 @@ public:
         }
     }
 
-private:
-    static constexpr int kLanesK = 8;
-    static_assert(K % kLanesK == 0 && Threads % kLanesK == 0 && X * kLanesK % Threads == 0, "threads tile the tile");
-
-    template <int Width>
-    __device__ __forceinline__ void rows(float *target, int k_left) {
-        constexpr int kAcross = X / Width, kDown = Threads / kAcross;
-        static_assert(Threads % kAcross == 0 && K % kDown == 0, "threads tile the tile");
+    // A thread's share of row k: Count values of x in quads, Lanes quads apart. tile points to the first of them.
+    template <int Count, int Lanes>
+    static __device__ __forceinline__ void read(const float *tile, int k, float (&fragment)[Count]) {
+        static_assert(Count % 4 == 0, "quads");
 #pragma unroll
-        for (int k = 0; k < K; k += kDown) {
-            ptx::copy_async<4 * Width>(target + k * kRow, source_, x_ < x_left_ && k_ + k < k_left);
-            source_ += step_;
+        for (int i = 0; i < Count; i += 4) {
+            const float4 quad = *reinterpret_cast<const float4 *>(tile + k * kRow + i * Lanes);
+            const int first = i + turn(k);
+            fragment[i] = first % 4 == 0 ? quad.x : quad.z;
+            fragment[i + 1] = first % 4 == 0 ? quad.y : quad.w;
+            fragment[i + 2] = first % 4 == 0 ? quad.z : quad.x;
+            fragment[i + 3] = first % 4 == 0 ? quad.w : quad.y;
         }
     }
 
+private:
+    static_assert(X % 4 == 0 && K % 8 == 0, "quads of x, and a whole turn of k");
+
+    // By how much the quads of row k are turned.
+    static __device__ __forceinline__ constexpr int turn(int k) { return ContiguousX ? 0 : k / 8 % 2 * 2; }
+
+    template <int Width>
+    __device__ __forceinline__ void rows(float *target, int k_left) {
+        constexpr int kStep = Threads / (X / Width); // rows all threads together copy at once
+        static_assert(Threads % (X / Width) == 0 && K % kStep == 0, "threads tile the tile");
+#pragma unroll
+        for (int k = 0; k < K; k += kStep, source_ += step_)
+            ptx::copy_async<4 * Width>(target + k * kRow, source_, x_left_ > 0 && k_left > k);
+    }
+
     const float *source_; // this thread's first element of the next tile
-    int64_t step_;        // floats between its rows
-    int x_left_, x_, k_;
+    int64_t step_;        // floats between its copies
+    int target_;          // where the first one goes in the shared tile
+    int x_left_, k_first_;
     bool wide_;
 };
 

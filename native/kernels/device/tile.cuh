@@ -25,6 +25,19 @@ struct WarpTile : BlockTile<BM_, BN_, BK_, TM_, TN_> {
     static constexpr int WM = WM_, WN = WN_, kStages = Stages_;
     static constexpr int kResident = Resident_; // blocks the register limit leaves room for on one multiprocessor
     static constexpr int kLanesM = WM / TM_, kLanesN = WN / TN_;
+
+    // Eight neighbouring lanes read four quads along one side and two along the other: a 128-bit shared read of the
+    // warp then takes two passes, where a row of eight would take three or four.
+    static constexpr int kLonger = kLanesM > kLanesN ? kLanesM : kLanesN;
+    static __host__ __device__ constexpr int along_longer(int lane) { return lane / 2 % kLonger; }
+    static __host__ __device__ constexpr int along_shorter(int lane) { return lane % 2 + lane / (2 * kLonger) * 2; }
+    static __host__ __device__ constexpr int lane_m(int lane) {
+        return kLanesM == kLonger ? along_longer(lane) : along_shorter(lane);
+    }
+    static __host__ __device__ constexpr int lane_n(int lane) {
+        return kLanesM == kLonger ? along_shorter(lane) : along_longer(lane);
+    }
+
     static_assert(BM_ % WM == 0 && BN_ % WN == 0, "warps tile the block");
     static_assert(kLanesM * kLanesN == 32, "lanes tile the warp");
     static_assert(TM_ % 4 == 0 && TN_ % 4 == 0, "fragments are read four at a time");
@@ -66,10 +79,10 @@ __device__ __forceinline__ TilePlace place_tile(const TileGrid &grid) {
 
 // Coefficients of a prediction, measured for each tile.
 struct TileRate {
-    int resident;      // blocks at work on one multiprocessor
-    double efficiency; // share of the multiply-add peak when every multiprocessor has that many
-    double alone;      // share of that rate which a block reaches by itself, at least 1 / resident
-    double seconds;    // before and after a block's walk along k
+    int resident;         // blocks at work on one multiprocessor
+    double efficiency[4]; // share of the multiply-add peak with that many everywhere, for ops NN, NT, TN, TT
+    double alone;         // share of that rate which a block reaches by itself
+    double seconds;       // lost between one wave of blocks and the next
 };
 
 // Whole waves of resident blocks, then what is left, spread over the multiprocessors; never faster than the bytes.
@@ -77,16 +90,19 @@ inline double predict(const Problem &problem, const Device &device, int tile_m, 
     const double blocks = static_cast<double>(TileGrid::of(problem, tile_m, tile_n).blocks);
     const double m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
     const double k = static_cast<double>(problem.k), batch = static_cast<double>(problem.batch);
-    const double flops = 2.0 * tile_m * tile_n * (k + 1); // of one block
-    const double peak = rate.efficiency * device.fp32_flops / device.multiprocessors;
+    const double flops = 2.0 * tile_m * tile_n * (k + 16); // of one block; filling the pipeline is like 16 of k
+    const double efficiency = rate.efficiency[(problem.transa == Op::T ? 2 : 0) + (problem.transb == Op::T ? 1 : 0)];
+    const double peak = efficiency * device.fp32_flops / device.multiprocessors;
     const double slots = static_cast<double>(rate.resident) * device.multiprocessors;
     const double waves = std::floor(blocks / slots);
     const double last = std::ceil((blocks - waves * slots) / device.multiprocessors); // blocks on the fullest one
     double seconds = waves * (rate.seconds + rate.resident * flops / peak);
-    if (last > 0)
-        seconds += rate.seconds + last * flops / (peak * std::min(1.0, last * rate.alone));
-    const double bytes =
-        4.0 * batch * (m * k + k * n + (problem.beta.known() && problem.beta.value == 0 ? 1 : 2) * m * n);
+    if (last > 0) {
+        const double full = rate.resident > 1 ? (last - 1) / (rate.resident - 1) : 1;
+        seconds += rate.seconds + last * flops / (peak * (rate.alone + (1 - rate.alone) * full));
+    }
+    const bool reads_c = !(problem.beta.known() && problem.beta.value == 0);
+    const double bytes = 4.0 * batch * (m * k + k * n + (reads_c ? 2 : 1) * m * n);
     return device.launch_seconds + std::max(seconds, bytes / device.bandwidth);
 }
 

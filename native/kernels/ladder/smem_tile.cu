@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
 }
 
 double cost(const Problem &problem, const Device &device) {
-    constexpr TileRate kRate{2, 0.15, 0.5, 2e-6};
+    constexpr TileRate kRate{2, {0.099, 0.098, 0.099, 0.098}, 0.5, 1e-6};
     return predict(problem, device, Tile::BM, Tile::BN, kRate);
 }
 

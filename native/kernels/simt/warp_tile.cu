@@ -1,15 +1,15 @@
-// warp_tile: the FP32 kernel that ships. A block's tile is cut into warps, a warp's into threads of TM x TN outputs
-// held in registers; tiles of op(A) and op(B) travel ahead of the multiply by asynchronous copies, kStages deep.
+// warp_tile: the FP32 kernel that ships. A block's tile is cut into warps, a warp's into lanes, a lane's into quads of
+// 4 rows x 4 columns held in registers; tiles of op(A) and op(B) come ahead of the multiply by asynchronous copies.
 //
-//      block BM x BN           warp WM x WN: lanes side by side, each with quads of 4 rows and 4 columns
-//    +------+------+           +----+----+----+----+ +----+----+--    a quad is one 128-bit shared read; the lanes of
-//    | warp | warp |    --->   | l0 | l1 | l2 | .. | | l0 | l1 | ..   a warp together read 128 bytes of a row of the
-//    +------+------+           +----+----+----+----+ +----+----+--    tile [k][x]: no bank conflicts
+//     block BM x BN          warp WM x WN, 8 x 4 lanes           lane TM x TN
+//    +------+------+        +-----------+-----------+         [4x4] .. [4x4]     a quad is one 128-bit shared read;
+//    | warp | warp |  --->  | 8x4 quads | 8x4 quads |  --->     :        :       quads of a lane lie 8 and 4 quads
+//    +------+------+        +-----------+-----------+         [4x4] .. [4x4]     apart, so a warp reads whole lines
 //    | warp | warp |
-//    +------+------+           sums longer than 256 are folded: the accumulators move to a second level every 256 of k
+//    +------+------+        TM + TN floats read for TM * TN multiply-adds; sums are folded every 64, 256 or 1024 of k
 //
-// 128x128x8: 256 threads, 128 registers, 33 KB, and 64 KB where k > 256. Refuses devices with less shared memory.
-// The tiling is CUTLASS's SIMT one; the folded sum keeps the error flat in k.
+// 256x128: 256 threads, 230 registers, 75 KB, and 128 KB of folded sums; 32x32: 64 threads, 16 KB and 4 KB. Refuses
+// devices with less. The tiling is CUTLASS's SIMT one; folding keeps the error flat in k (Higham's blocked summation).
 #include "kernel.hpp"
 
 #include "../device/epilogue.cuh"
@@ -20,7 +20,12 @@
 namespace pyblas {
 namespace {
 
-constexpr int kFold = 256; // of k
+// Of k, summed before the accumulators are folded. cuBLAS cuts short sums of small products into pieces of 64 and more,
+// and the error must not exceed its.
+template <class Tile>
+__host__ __device__ constexpr int fold_depth(int64_t k) {
+    return k < 1024 ? Tile::kShortFold : k < (1 << 18) ? 256 : 1024;
+}
 
 template <class Tile, bool ContiguousM, bool ContiguousN>
 struct Layout {
@@ -33,29 +38,64 @@ struct Layout {
     static constexpr int bytes(bool folds) { return 4 * (kStagesFloats + (folds ? kTotalsFloats : 0)); }
 };
 
+// One stage of a thread's outputs: the fragments of the next k are read while this one is multiplied. meanwhile() runs
+// once the first ones are on their way.
+template <class Tile, class StreamA, class StreamB, class Meanwhile>
+__device__ __forceinline__ void multiply(const float *smem_a, const float *smem_b, float (&acc)[Tile::TN][Tile::TM],
+                                         const Meanwhile &meanwhile) {
+    float frag_a[2][Tile::TM], frag_b[2][Tile::TN];
+    StreamA::template read<Tile::TM, Tile::kLanesM>(smem_a, 0, frag_a[0]);
+    StreamB::template read<Tile::TN, Tile::kLanesN>(smem_b, 0, frag_b[0]);
+    meanwhile();
+#pragma unroll
+    for (int k = 0; k < Tile::BK; ++k) {
+        if (k + 1 < Tile::BK) {
+            StreamA::template read<Tile::TM, Tile::kLanesM>(smem_a, k + 1, frag_a[(k + 1) % 2]);
+            StreamB::template read<Tile::TN, Tile::kLanesN>(smem_b, k + 1, frag_b[(k + 1) % 2]);
+        }
+#pragma unroll
+        for (int j = 0; j < Tile::TN; ++j)
+#pragma unroll
+            for (int i = 0; i < Tile::TM; ++i)
+                acc[j][i] = fmaf(frag_a[k % 2][i], frag_b[k % 2][j], acc[j][i]);
+    }
+}
+
+// Moves the accumulators into the thread's own column of totals. The last fold brings the sum back.
+template <class Tile>
+__device__ __forceinline__ void fold(float4 *totals, float (&acc)[Tile::TN][Tile::TM], bool first, bool last) {
+#pragma unroll
+    for (int quad = 0; quad < Tile::TM * Tile::TN / 4; ++quad) {
+        float *const sum = &acc[quad / (Tile::TM / 4)][quad % (Tile::TM / 4) * 4];
+        float4 *const total = totals + quad * Tile::kThreads;
+        float4 value = first ? float4{0.0f, 0.0f, 0.0f, 0.0f} : *total;
+        value = float4{value.x + sum[0], value.y + sum[1], value.z + sum[2], value.w + sum[3]};
+        if (!last)
+            *total = value;
+        sum[0] = last ? value.x : 0.0f, sum[1] = last ? value.y : 0.0f;
+        sum[2] = last ? value.z : 0.0f, sum[3] = last ? value.w : 0.0f;
+    }
+}
+
 template <class Tile, bool ContiguousM, bool ContiguousN>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     warp_tile(__grid_constant__ const Problem problem, const TileGrid grid) {
     using Parts = Layout<Tile, ContiguousM, ContiguousN>;
     using StreamA = typename Parts::StreamA;
     using StreamB = typename Parts::StreamB;
-    constexpr int kQuadsM = Tile::TM / 4, kQuadsN = Tile::TN / 4;
-    constexpr int kQuadM = Tile::kLanesM * 4, kQuadN = Tile::kLanesN * 4; // from one quad of a thread to its next
-
     // place
     const TilePlace place = place_tile(grid);
-    const Epilogue epilogue(problem);
-    if (!place.exists || epilogue.idle())
+    const Epilogue scalars(problem);
+    if (!place.exists || scalars.idle())
         return;
     const int64_t block_row = place.row * Tile::BM, block_column = place.column * Tile::BN;
     const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-    const int row = warp % (Tile::BM / Tile::WM) * Tile::WM + lane % Tile::kLanesM * 4;
-    const int column = warp / (Tile::BM / Tile::WM) * Tile::WN + lane / Tile::kLanesM * 4;
+    const int row = warp % (Tile::BM / Tile::WM) * Tile::WM + Tile::lane_m(lane) * 4;
+    const int column = warp / (Tile::BM / Tile::WM) * Tile::WN + Tile::lane_n(lane) * 4;
 
     float acc[Tile::TN][Tile::TM] = {};
-    if (const int64_t depth = epilogue.depth()) {
-        extern __shared__ float4 shared_memory[];
-        float *const smem = reinterpret_cast<float *>(shared_memory);
+    if (const int64_t depth = scalars.depth()) {
+        float *const smem = reinterpret_cast<float *>(dynamic_shared());
         float4 *const totals = reinterpret_cast<float4 *>(smem + Parts::kStagesFloats) + thread;
         StreamA stream_a(view_a(problem, place.batch), block_row, problem.m);
         StreamB stream_b(view_b(problem, place.batch), block_column, problem.n);
@@ -72,129 +112,82 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         };
 
         // load: all stages but one
-#pragma unroll
-        for (int stage = 0; stage < Tile::kStages - 1; ++stage)
-            load(smem + stage * Parts::kStageFloats);
-
-        int read = 0, write = (Tile::kStages - 1) * Parts::kStageFloats, until_fold = kFold / Tile::BK;
-        bool folded = false;
-        for (int64_t tiles = (depth + Tile::BK - 1) / Tile::BK; tiles > 0; --tiles) {
-            // The oldest stage has arrived, and everybody is done with the one that is overwritten next.
-            ptx::wait_copies<Tile::kStages - 2>();
-            __syncthreads();
+        int read = 0, write = 0;
+#pragma unroll 1
+        for (; write < (Tile::kStages - 1) * Parts::kStageFloats; write += Parts::kStageFloats)
             load(smem + write);
 
-            // multiply
-            const float *const smem_a = smem + read + row;
-            const float *const smem_b = smem + read + StreamA::kFloats + column;
-            float frag_a[2][Tile::TM], frag_b[2][Tile::TN];
-            const auto fetch = [&](int k) {
-#pragma unroll
-                for (int quad = 0; quad < kQuadsM; ++quad) {
-                    const float4 value = *reinterpret_cast<const float4 *>(smem_a + k * StreamA::kRow + quad * kQuadM);
-                    float *frag = frag_a[k % 2] + 4 * quad;
-                    frag[0] = value.x, frag[1] = value.y, frag[2] = value.z, frag[3] = value.w;
-                }
-#pragma unroll
-                for (int quad = 0; quad < kQuadsN; ++quad) {
-                    const float4 value = *reinterpret_cast<const float4 *>(smem_b + k * StreamB::kRow + quad * kQuadN);
-                    float *frag = frag_b[k % 2] + 4 * quad;
-                    frag[0] = value.x, frag[1] = value.y, frag[2] = value.z, frag[3] = value.w;
-                }
-            };
-            fetch(0);
-#pragma unroll
-            for (int k = 0; k < Tile::BK; ++k) {
-                if (k + 1 < Tile::BK)
-                    fetch(k + 1);
-#pragma unroll
-                for (int j = 0; j < Tile::TN; ++j)
-#pragma unroll
-                    for (int i = 0; i < Tile::TM; ++i)
-                        acc[j][i] = fmaf(frag_a[k % 2][i], frag_b[k % 2][j], acc[j][i]);
-            }
+        const int fold_tiles = fold_depth<Tile>(problem.k) / Tile::BK;
+        const int64_t tiles = (depth + Tile::BK - 1) / Tile::BK;
+        for (int64_t done = 0; done < tiles; done += fold_tiles) {
+            for (int left = part(tiles - done, fold_tiles); left > 0; --left) {
+                // The oldest stage has arrived, and everybody is done with the one that is overwritten next.
+                ptx::wait_copies<Tile::kStages - 2>();
+                __syncthreads();
 
-            // advance
-            read = read + Parts::kStageFloats == Parts::kStagesFloats ? 0 : read + Parts::kStageFloats;
-            write = write + Parts::kStageFloats == Parts::kStagesFloats ? 0 : write + Parts::kStageFloats;
+                // multiply
+                multiply<Tile, StreamA, StreamB>(smem + read + row, smem + read + StreamA::kFloats + column, acc,
+                                                 [&] { load(smem + write); });
 
-            // fold: each thread has its own column of totals. The last fold leaves the sum in the accumulators.
-            if (--until_fold == 0 || (folded && tiles == 1)) {
-                until_fold = kFold / Tile::BK;
-                const bool last = tiles == 1;
-                if (!last || folded) {
-#pragma unroll
-                    for (int quad = 0; quad < Tile::TM * Tile::TN / 4; ++quad) {
-                        float *sum = &acc[quad / kQuadsM][quad % kQuadsM * 4];
-                        float4 *const total = totals + quad * Tile::kThreads;
-                        float4 old = folded ? *total : float4{0.0f, 0.0f, 0.0f, 0.0f};
-                        old = float4{old.x + sum[0], old.y + sum[1], old.z + sum[2], old.w + sum[3]};
-                        if (!last)
-                            *total = old;
-                        sum[0] = last ? old.x : 0.0f, sum[1] = last ? old.y : 0.0f;
-                        sum[2] = last ? old.z : 0.0f, sum[3] = last ? old.w : 0.0f;
-                    }
-                    folded = true;
-                }
+                // advance
+                read = read + Parts::kStageFloats == Parts::kStagesFloats ? 0 : read + Parts::kStageFloats;
+                write = write + Parts::kStageFloats == Parts::kStagesFloats ? 0 : write + Parts::kStageFloats;
             }
+            if (tiles > fold_tiles)
+                fold<Tile>(totals, acc, done == 0, done + fold_tiles >= tiles);
         }
     }
 
     // store: four rows at once where C's address, ld and edge allow
     const int m_left = part(problem.m - block_row, Tile::BM), n_left = part(problem.n - block_column, Tile::BN);
+    const Epilogue epilogue(problem); // read again: two registers less while k is walked
     float *const gmem_c = problem.c.matrix(place.batch) + block_row + row + (block_column + column) * problem.c.ld;
     const bool wide = reinterpret_cast<uintptr_t>(gmem_c) % 16 == 0 && problem.c.ld % 4 == 0 && m_left % 4 == 0;
 #pragma unroll
     for (int j = 0; j < Tile::TN; ++j) {
-        const int across = j / 4 * kQuadN + j % 4;
+        const int across = j / 4 * (Tile::kLanesN * 4) + j % 4;
         if (column + across >= n_left)
             continue;
         float *const c = gmem_c + across * problem.c.ld;
 #pragma unroll
-        for (int quad = 0; quad < kQuadsM; ++quad) {
-            const float (&sums)[4] = *reinterpret_cast<const float (*)[4]>(&acc[j][4 * quad]);
+        for (int i = 0; i < Tile::TM; i += 4) {
+            const int down = i * Tile::kLanesM;
             if (wide) {
-                if (row + quad * kQuadM < m_left)
-                    epilogue.store4(c + quad * kQuadM, sums);
+                if (row + down < m_left)
+                    epilogue.store4(c + down, {acc[j][i], acc[j][i + 1], acc[j][i + 2], acc[j][i + 3]});
             } else {
 #pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    if (row + quad * kQuadM + i < m_left)
-                        epilogue.store(c + quad * kQuadM + i, sums[i]);
+                for (int part = 0; part < 4; ++part)
+                    if (row + down + part < m_left)
+                        epilogue.store(c + down + part, acc[j][i + part]);
             }
         }
     }
 }
 
-using Tile64 = WarpTile<64, 64, 16, 32, 32, 8, 4, 3, 4>;
-using Tile128 = WarpTile<128, 128, 16, 64, 32, 8, 8, 2, 2>;
-
 template <class Tile>
-constexpr int shared_bytes(const Problem &problem) {
-    return Layout<Tile, false, false>::bytes(problem.k > kFold); // transposed tiles are the largest
+constexpr bool folds(const Problem &problem) {
+    return problem.k > fold_depth<Tile>(problem.k);
 }
 
 template <class Tile>
 const char *refuses(const Problem &problem, const Device &device) {
-    return shared_bytes<Tile>(problem) > device.shared_per_block ? "the device has too little shared memory per block"
-                                                                 : nullptr;
+    using Largest = Layout<Tile, false, false>;
+    return Largest::bytes(folds<Tile>(problem)) > device.shared_per_block
+               ? "a block needs more shared memory than the device gives"
+               : nullptr;
 }
 
-double cost64(const Problem &problem, const Device &device) {
-    constexpr TileRate kRate{4, 0.6, 0.3, 2e-6};
-    return predict(problem, device, Tile64::BM, Tile64::BN, kRate);
-}
-
-double cost128(const Problem &problem, const Device &device) {
-    constexpr TileRate kRate{2, 0.75, 0.6, 2e-6};
-    return predict(problem, device, Tile128::BM, Tile128::BN, kRate);
+template <class Tile>
+double cost(const Problem &problem, const Device &device) {
+    return predict(problem, device, Tile::BM, Tile::BN, Tile::kRate);
 }
 
 template <class Tile, bool ContiguousM, bool ContiguousN>
 Status start(const Problem &problem, const Launch &launch_on) {
     using Parts = Layout<Tile, ContiguousM, ContiguousN>;
     const TileGrid grid = TileGrid::of(problem, Tile::BM, Tile::BN);
-    const int bytes = Parts::bytes(problem.k > kFold);
+    const int bytes = Parts::bytes(folds<Tile>(problem));
     if (bytes > kSharedWithoutOptIn)
         PYBLAS_TRY((allow_shared<warp_tile<Tile, ContiguousM, ContiguousN>>(Parts::bytes(true))));
     return launch<warp_tile<Tile, ContiguousM, ContiguousN>>({grid.blocks, Tile::kThreads, bytes, launch_on.stream},
@@ -210,11 +203,40 @@ Status launch_warp_tile(const Problem &problem, const Launch &launch_on) {
                                    : start<Tile, false, false>(problem, launch_on);
 }
 
+// Efficiencies are those of 4096^3 on an H200, in the order NN, NT, TN, TT; alone, of squares with a block or two on
+// each multiprocessor.
+struct Tile32 : WarpTile<32, 32, 16, 32, 16, 4, 4, 4, 8> {
+    static constexpr int kShortFold = 64;
+    static constexpr TileRate kRate{kResident, {0.56, 0.60, 0.51, 0.56}, 0.5, 0.5e-6};
+};
+struct Tile64 : WarpTile<64, 64, 16, 32, 32, 4, 8, 3, 4> {
+    static constexpr int kShortFold = 64;
+    static constexpr TileRate kRate{kResident, {0.69, 0.71, 0.66, 0.69}, 0.75, 0.5e-6};
+};
+struct Tile128x64 : WarpTile<128, 64, 16, 64, 32, 8, 8, 3, 4> {
+    static constexpr int kShortFold = 256;
+    static constexpr TileRate kRate{kResident, {0.76, 0.77, 0.69, 0.74}, 0.81, 1e-6};
+};
+struct Tile128 : WarpTile<128, 128, 16, 64, 32, 8, 8, 2, 2> {
+    static constexpr int kShortFold = 256;
+    static constexpr TileRate kRate{kResident, {0.75, 0.78, 0.70, 0.75}, 0.93, 1e-6};
+};
+struct Tile256 : WarpTile<256, 128, 16, 64, 64, 16, 8, 3, 1> {
+    static constexpr int kShortFold = 256;
+    static constexpr TileRate kRate{kResident, {0.775, 0.785, 0.64, 0.70}, 1.0, 1e-6};
+};
+
 constexpr Kernel kRows[] = {
-    {"warp_tile_64x64x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile64>, nullptr, cost64,
+    {"warp_tile_32x32x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile32>, nullptr, cost<Tile32>,
+     launch_warp_tile<Tile32>},
+    {"warp_tile_64x64x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile64>, nullptr, cost<Tile64>,
      launch_warp_tile<Tile64>},
-    {"warp_tile_128x128x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile128>, nullptr, cost128,
+    {"warp_tile_128x64x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile128x64>, nullptr,
+     cost<Tile128x64>, launch_warp_tile<Tile128x64>},
+    {"warp_tile_128x128x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile128>, nullptr, cost<Tile128>,
      launch_warp_tile<Tile128>},
+    {"warp_tile_256x128x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile256>, nullptr, cost<Tile256>,
+     launch_warp_tile<Tile256>},
 };
 
 } // namespace
