@@ -337,7 +337,7 @@ std::vector<float> run(const Kernel &kernel, const Device &device, const Case &t
     const Region region_workspace(workspace.get(), workspace_bytes, Access::read_write, "the workspace",
                                   simulator::Content::undefined);
 
-    simulator::settings.order = order;
+    simulator::settings = {order, device.ordinal, device.shared_per_block};
     const Status status = kernel.launch(problem, {&device, nullptr, workspace.get(), workspace_bytes});
     const simulator::Fault fault = simulator::take_fault();
     if (fault.kind != simulator::FaultKind::none) {
@@ -415,10 +415,10 @@ void compare(const Kernel &kernel, const Case &test, const std::vector<float> &g
 
 // ---- the sweep -----------------------------------------------------------------------------------------------------
 
-Device device_of(int sm, int shared) {
+Device device_of(int ordinal, int sm, int shared) {
     Device device;
     device.engine = Engine::gpu;
-    device.ordinal = 0;
+    device.ordinal = ordinal;
     device.sm = sm;
     device.multiprocessors = 108;
     device.shared_per_block = shared;
@@ -548,16 +548,45 @@ private:
         return test;
     }
 
-    void check(const Case &test, bool twice = true) {
+    // Whether the kernel takes a problem of these sizes; pointers never decide that.
+    bool takes(const Case &test) const {
+        Problem problem;
+        problem.transa = test.transa, problem.transb = test.transb;
+        problem.m = test.m, problem.n = test.n, problem.k = test.k, problem.batch = test.batch;
+        return !kernel_.refuses(problem, device_of(0, 90, 227 * 1024));
+    }
+
+    // Kernels with limits get what they refuse cut to their tile: one side first, then all three, and half of it turned.
+    Case fitted(Case test) const {
+        if (takes(test))
+            return test;
+        test.n = std::min<int64_t>(test.n, bn_);
+        if (!takes(test)) {
+            test.m = std::min<int64_t>(test.m, bm_);
+            test.k = std::min<int64_t>(test.k, bk_);
+        }
+        Case turned = test;
+        std::swap(turned.m, turned.n);
+        return test.seed % 2 && takes(turned) ? turned : test;
+    }
+
+    void check(const Case &asked, bool twice = true) {
+        const Case test = fitted(asked);
         // Offsets and orders differ between the runs; every fourth first run has all operands aligned.
         const uint64_t random = hash(test.seed + 77);
         const auto offset = [&](int shift) { return random % 4 ? static_cast<int>(random >> shift & 3) : 0; };
         const Variant first{offset(8), offset(10), offset(12), Order::ascending};
         const Variant second{(first.offset_a + 1) % 4, (first.offset_b + 2) % 4, (first.offset_c + 3) % 4,
                              random >> 20 & 1 ? Order::descending : Order::alternating};
-        const Device device = device_of(90, 227 * 1024);
-        simulator::settings.shared_per_block = device.shared_per_block;
-        const std::vector<float> got = run(kernel_, device, test, first);
+        // Where it can, a row shows on the smaller device too that it stays within its shared memory.
+        Device device = device_of(0, 75, 64 * 1024);
+        std::vector<float> got;
+        if (kernel_.min_sm <= device.sm && random >> 24 & 1)
+            got = run(kernel_, device, test, first);
+        if (got.empty()) {
+            device = device_of(1, 90, 227 * 1024);
+            got = run(kernel_, device, test, first);
+        }
         if (got.empty()) {
             ++refused_;
             return;
@@ -594,6 +623,7 @@ void test_upload() {
 } // namespace
 
 int main(int argc, char **argv) {
+    std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ); // what was found before a crash is told
     const std::string only = argc > 1 ? argv[1] : "";
     int rows_run = 0;
 #define PYBLAS_RUN(family)                                                                                             \
