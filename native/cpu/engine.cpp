@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <type_traits>
 
 #include "blas.hpp"
 #include "isa.hpp"
@@ -41,11 +42,13 @@ Product product(const Problem &p, int64_t batch) {
     r.c_col = p.c.ld;
     r.alpha = p.alpha.value;
     r.beta = p.beta.value;
+    // Results that no cache will hold until they are used need not be read into one before they are written.
+    constexpr double kCacheBytes = 16 << 20;
+    r.past_cache = p.c.array == nullptr && 4.0 * double(p.m) * double(p.n) * double(p.batch) > kCacheBytes;
     return r;
 }
 
-// ---- memory
-// ----------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------------------------
 
 struct Free {
     void operator()(float *p) const { std::free(p); }
@@ -65,8 +68,7 @@ float *scratch() {
     return mine.get();
 }
 
-// ---- cutting
-// ---------------------------------------------------------------------------------------------------------
+// ---- cutting ------------------------------------------------------------------------------------------------------
 
 // How a product is cut: tiles of C, and pieces of k that are summed apart where C has too few tiles.
 struct Cut {
@@ -89,21 +91,22 @@ Status no_memory(int64_t bytes) {
                 static_cast<long long>(bytes));
 }
 
-// Adds the pieces of k in their order, for the columns of one product.
-void add_chunks(const Product &p, const float *partial, int64_t chunks) {
+// Adds the pieces of k in their order.
+void add_chunks(const Product &p, float *partial, int64_t chunks) {
     const int64_t size = p.m * p.n;
+    for (int64_t chunk = 1; chunk < chunks; ++chunk)
+        for (int64_t i = 0; i < size; ++i)
+            partial[i] += partial[i + chunk * size];
     for (int64_t j = 0; j < p.n; ++j)
         for (int64_t i = 0; i < p.m; ++i) {
-            const float *s = partial + i + j * p.m;
-            float sum = s[0];
-            for (int64_t chunk = 1; chunk < chunks; ++chunk)
-                sum += s[chunk * size];
             float *c = p.c + i + j * p.c_col;
+            const float sum = partial[i + j * p.m];
             *c = p.beta == 0.0f ? p.alpha * sum : std::fma(p.alpha, sum, p.beta * *c);
         }
 }
 
-// f(block, scratch) for every piece of every product of the batch. seconds is the predicted time on one thread.
+// f(block, scratch) for every piece of every product of the batch. An f that also takes (problem, begin, end, scratch)
+// is given whole products by the range. seconds is the predicted time on one thread.
 template <class F>
 Status for_pieces(const Problem &p, const Cut &by, double seconds, const F &f) {
     constexpr double kShare = 15e-6; // long enough to hand over, short enough to share evenly
@@ -122,11 +125,15 @@ Status for_pieces(const Problem &p, const Cut &by, double seconds, const F &f) {
             failed.store(true, std::memory_order_relaxed);
             return;
         }
-        for (int64_t i = index * share, end = std::min(pieces, i + share); i < end; ++i) {
-            if (per_product == 1) {
+        const int64_t begin = index * share, end = std::min(pieces, begin + share);
+        if (per_product == 1) {
+            if constexpr (std::is_invocable_v<F, const Problem &, int64_t, int64_t, float *>)
+                return f(p, begin, end, mine);
+            for (int64_t i = begin; i < end; ++i)
                 f(product(p, i), mine);
-                continue;
-            }
+            return;
+        }
+        for (int64_t i = begin; i < end; ++i) {
             const int64_t chunk = i / tiles % chunks, tile = i % tiles;
             const int64_t row = tile % down * by.tile_m, col = tile / down * by.tile_n;
             Product whole = product(p, i / per_product);
@@ -166,8 +173,7 @@ Status scale(const Problem &p) {
     });
 }
 
-// ---- naive
-// -----------------------------------------------------------------------------------------------------------
+// ---- naive --------------------------------------------------------------------------------------------------------
 
 const char *refuses_other_types(const Problem &p, const Device &) {
     if (p.a.dtype != Dtype::f32 || p.b.dtype != Dtype::f32 || p.c.dtype != Dtype::f32)
@@ -204,8 +210,7 @@ Status naive_launch(const Problem &p, const Launch &launch) {
     });
 }
 
-// ---- small
-// -----------------------------------------------------------------------------------------------------------
+// ---- small --------------------------------------------------------------------------------------------------------
 
 double small_cost(const Problem &p, const Device &d) {
     const double rows = double((p.m + 15) / 16 * 16);
@@ -214,16 +219,26 @@ double small_cost(const Problem &p, const Device &d) {
     return each * double(p.batch);
 }
 
+struct SmallPieces {
+    const Isa &set = isa();
+    void operator()(const Product &block, float *mine) const { set.outer(block, false, mine); }
+    void operator()(const Problem &p, int64_t begin, int64_t end, float *mine) const {
+        if (p.a.array || p.b.array || p.c.array)
+            for (int64_t i = begin; i < end; ++i)
+                set.outer(product(p, i), false, mine);
+        else
+            set.outer_batch(product(p, begin), end - begin, p.a.stride, p.b.stride, p.c.stride, mine);
+    }
+};
+
 Status small_launch(const Problem &p, const Launch &launch) {
     if (p.depth(p.alpha.value) == 0)
         return scale(p);
     const Cut by = {p.batch == 1 ? 64 : kRowBlock, kColBlock, p.k};
-    return for_pieces(p, by, small_cost(p, *launch.device),
-                      [&set = isa()](const Product &block, float *mine) { set.outer(block, false, mine); });
+    return for_pieces(p, by, small_cost(p, *launch.device), SmallPieces());
 }
 
-// ---- skinny
-// ----------------------------------------------------------------------------------------------------------
+// ---- skinny -------------------------------------------------------------------------------------------------------
 
 double skinny_cost(const Problem &p, const Device &d) {
     const double few = double(std::min(p.m, p.n)), many = double(std::max(p.m, p.n));
@@ -236,22 +251,24 @@ Status skinny_launch(const Problem &p, const Launch &launch) {
     if (p.depth(p.alpha.value) == 0)
         return scale(p);
     const bool wide = p.m <= p.n; // B is the large one
-    const int64_t many = std::max(p.m, p.n);
-    const int64_t stripe = std::clamp<int64_t>(ceil_div(ceil_div(many, kEnoughTiles), 64) * 64, 64, 256);
-    // Along the large matrix's contiguous direction: the columns of a stripe, or k.
+    const int64_t few = std::min(p.m, p.n), many = std::max(p.m, p.n);
+    // Is the large matrix contiguous along k, or along the rows or columns of C?
     const bool along_k = wide ? p.transb == Op::N : p.transa == Op::T;
-    const Cut by = cut(p, wide ? p.m : stripe, wide ? stripe : p.n, kDotDepth);
+    const int64_t longest = along_k ? kDotCols : kStreamSums / std::min<int64_t>(few, kStreamMostCols);
+    const int64_t stripe = std::clamp<int64_t>(ceil_div(ceil_div(many, kEnoughTiles), 64) * 64, along_k ? 64 : 256,
+                                               std::max<int64_t>(256, longest));
+    const int64_t width = along_k ? few : std::min<int64_t>(few, kStreamMostCols);
+    const Cut by = cut(p, wide ? width : stripe, wide ? stripe : width, along_k ? kDotDepth : kOuterDepth);
     return for_pieces(p, by, skinny_cost(p, *launch.device),
                       [&set = isa(), wide, along_k](const Product &block, float *mine) {
                           if (along_k)
                               set.dot(wide ? block : block.transposed(), mine);
                           else
-                              set.outer(wide ? block.transposed() : block, false, mine);
+                              set.stream(wide ? block.transposed() : block, mine);
                       });
 }
 
-// ---- packed
-// ----------------------------------------------------------------------------------------------------------
+// ---- packed -------------------------------------------------------------------------------------------------------
 
 double packed_cost(const Problem &p, const Device &d) {
     const double rows = double((p.m + 15) / 16 * 16);
@@ -267,8 +284,7 @@ Status packed_launch(const Problem &p, const Launch &launch) {
                       [&set = isa()](const Product &block, float *mine) { set.outer(block, true, mine); });
 }
 
-// ---- BLAS
-// ------------------------------------------------------------------------------------------------------------
+// ---- BLAS ---------------------------------------------------------------------------------------------------------
 
 constexpr int64_t kMostInt = 2147483647;
 constexpr int64_t kBlasBlock = 512;
@@ -305,8 +321,7 @@ Status blas_launch(const Problem &p, const Launch &launch) {
                       [](const Product &block, float *) { blas_gemm(block); });
 }
 
-// ---- rows
-// ------------------------------------------------------------------------------------------------------------
+// ---- rows ---------------------------------------------------------------------------------------------------------
 
 constexpr Kernel kRows[] = {
     {"cpu_naive", "cpu_naive", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, naive_cost,

@@ -16,9 +16,12 @@ struct Product {
     float *c;
     ptrdiff_t c_row, c_col;
     float alpha, beta;
+    bool past_cache = false; // C is too large to be found in a cache later: outer writes it past them
 
     // C^T := alpha * B^T * A^T + beta * C^T
-    Product transposed() const { return {n, m, k, b, b_col, b_row, a, a_col, a_row, c, c_col, c_row, alpha, beta}; }
+    Product transposed() const {
+        return {n, m, k, b, b_col, b_row, a, a_col, a_row, c, c_col, c_row, alpha, beta, past_cache};
+    }
 
     Product block(ptrdiff_t i, ptrdiff_t j, ptrdiff_t rows, ptrdiff_t cols) const {
         Product p = *this;
@@ -37,15 +40,24 @@ constexpr ptrdiff_t kDotDepth = 2048;  // in dot, where each vector lane holds a
 
 constexpr ptrdiff_t kRowBlock = 256, kColBlock = 256; // of outer: what a core's level 2 cache holds
 constexpr ptrdiff_t kDotRows = 32, kDotCols = 256;    // of dot
-// Floats of scratch that outer and dot need.
+constexpr ptrdiff_t kDotStride = kDotDepth + 16; // of rows in a copy: not a power of two, which would share cache sets
+constexpr ptrdiff_t kStreamMostCols = 64;
+constexpr ptrdiff_t kStreamSums = 8192; // of stream: what a core's level 1 cache holds
+// Floats of scratch that each of the functions needs.
 constexpr ptrdiff_t kScratch = 64 * kOuterDepth + kColBlock * kOuterDepth + kRowBlock * kColBlock + 64;
-static_assert(kDotRows * kDotDepth + kDotRows * kDotCols <= kScratch);
+static_assert(kDotRows * kDotStride + kDotRows * kDotCols <= kScratch && 2 * kStreamSums <= kScratch);
 
 struct Isa {
     const char *name;
     // Sums of outer products: vectors along the rows of C, elements of B broadcast. pack copies B (and A, which is also
     // copied when its rows are apart) to a compact layout first; worth it when they are used many times.
     void (*outer)(const Product &, bool pack, float *scratch);
+    // count products of outer without packing, each matrix so many elements after the one before.
+    void (*outer_batch)(const Product &, ptrdiff_t count, ptrdiff_t next_a, ptrdiff_t next_b, ptrdiff_t next_c,
+                        float *scratch);
+    // Outer products with a B of few columns: A's columns are read from end to end, sums wait in the level 1 cache.
+    // Needs a_row == 1; n is at most kStreamMostCols.
+    void (*stream)(const Product &, float *scratch);
     // Dot products: vectors along k. Needs b_row == 1; A is copied when a_col != 1.
     void (*dot)(const Product &, float *scratch);
 };

@@ -1,6 +1,8 @@
 // 256-bit vectors with fused multiply-add: 16 registers of 8 floats.
 #include "isa.hpp"
 
+#include <cstdint>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -18,6 +20,7 @@ constexpr int kMaxHeight = 2;
 constexpr ptrdiff_t kTileCols[kMaxHeight + 1] = {0, 10, 6};
 constexpr int kDotTileRows = 4, kDotTileCols = 3;
 constexpr ptrdiff_t kAhead = 12;
+constexpr int kStreamColumns = 4;
 
 inline Mask mask(ptrdiff_t n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(int(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -33,6 +36,9 @@ inline void store(float *p, Vec v) {
 }
 inline void store(float *p, Vec v, Mask m) {
     _mm256_maskstore_ps(p, m, v);
+}
+inline void store_past_cache(float *p, Vec v) {
+    _mm256_stream_ps(p, v);
 }
 inline Vec zero() {
     return _mm256_setzero_ps();
@@ -58,13 +64,37 @@ inline float sum(Vec v) {
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-#include "transpose8.hpp"
+constexpr ptrdiff_t kSquare = 8;
+
+inline void transpose_tile(const float *in, ptrdiff_t stride, float *out, ptrdiff_t ldo) {
+    __m256 r[8], t[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i)
+        r[i] = _mm256_loadu_ps(in + i * stride);
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) { // pairs of rows interleaved
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) { // fours of rows
+        r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) { // the two halves of each row
+        _mm256_storeu_ps(out + i * ldo, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+        _mm256_storeu_ps(out + (i + 4) * ldo, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+    }
+}
 
 #include "isa_body.hpp"
 
 } // namespace
 
-const Isa kAvx2 = {"avx2", outer, dot};
+const Isa kAvx2 = {"avx2", outer, outer_batch, stream, dot};
 
 } // namespace pyblas::cpu
 

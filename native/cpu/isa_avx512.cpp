@@ -1,10 +1,13 @@
 // 512-bit vectors: 32 registers of 16 floats, and masks for the edges.
 #include "isa.hpp"
 
+#include <cstdint>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #pragma GCC push_options
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized" // gcc 12 sees one inside its own _mm512 extractions
 #pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,bmi2")
 
@@ -19,6 +22,7 @@ constexpr int kMaxHeight = 4;
 constexpr ptrdiff_t kTileCols[kMaxHeight + 1] = {0, 14, 12, 8, 6};
 constexpr int kDotTileRows = 8, kDotTileCols = 3;
 constexpr ptrdiff_t kAhead = 12;
+constexpr int kStreamColumns = 8;
 
 inline Mask mask(ptrdiff_t n) {
     return Mask(_bzhi_u32(0xffff, unsigned(n)));
@@ -34,6 +38,9 @@ inline void store(float *p, Vec v) {
 }
 inline void store(float *p, Vec v, Mask m) {
     _mm512_mask_storeu_ps(p, m, v);
+}
+inline void store_past_cache(float *p, Vec v) {
+    _mm512_stream_ps(p, v);
 }
 inline Vec zero() {
     return _mm512_setzero_ps();
@@ -60,13 +67,42 @@ inline float sum(Vec v) {
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-#include "transpose8.hpp"
+constexpr ptrdiff_t kSquare = 16;
+
+inline void transpose_tile(const float *in, ptrdiff_t stride, float *out, ptrdiff_t ldo) {
+    __m512 r[16], t[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i)
+        r[i] = _mm512_loadu_ps(in + i * stride);
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) { // pairs of rows interleaved
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) { // r[i + c]: column c of each quarter, of rows i to i + 3
+        r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+        r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) { // quarters of four registers collected, for columns c, c + 4, c + 8, c + 12
+        const __m512 a = _mm512_shuffle_f32x4(r[c], r[c + 4], 0x88), b = _mm512_shuffle_f32x4(r[c], r[c + 4], 0xdd);
+        const __m512 d = _mm512_shuffle_f32x4(r[c + 8], r[c + 12], 0x88);
+        const __m512 e = _mm512_shuffle_f32x4(r[c + 8], r[c + 12], 0xdd);
+        _mm512_storeu_ps(out + c * ldo, _mm512_shuffle_f32x4(a, d, 0x88));
+        _mm512_storeu_ps(out + (c + 4) * ldo, _mm512_shuffle_f32x4(b, e, 0x88));
+        _mm512_storeu_ps(out + (c + 8) * ldo, _mm512_shuffle_f32x4(a, d, 0xdd));
+        _mm512_storeu_ps(out + (c + 12) * ldo, _mm512_shuffle_f32x4(b, e, 0xdd));
+    }
+}
 
 #include "isa_body.hpp"
 
 } // namespace
 
-const Isa kAvx512 = {"avx512", outer, dot};
+const Isa kAvx512 = {"avx512", outer, outer_batch, stream, dot};
 
 } // namespace pyblas::cpu
 

@@ -1,16 +1,17 @@
-// outer and dot, written once over a vector type; isa_avx512.cpp, isa_avx2.cpp and isa_generic.cpp include this file
-// after they have defined, inside namespace pyblas::cpu and an anonymous namespace,
-//   Vec, kLanes, Mask;  mask(n): the first n lanes;  load(p), load(p, mask): other lanes 0 and not read;
-//   store(p, v), store(p, v, mask);  zero(), set1(x), add, mul, fma(a, b, c), fma_exact: rounded once;  sum(v): over
-//   all lanes; kMaskIsFree: masked loads cost no more than others;  kTileCols[v]: columns of a tile v vectors high, v
-//   <= kMaxHeight; kDotTileRows, kDotTileCols;  transpose_tile(in, stride, out, ldo): kSquare x kSquare.
+// outer, outer_batch, stream and dot, written once over a vector type. isa_avx512.cpp, isa_avx2.cpp and isa_generic.cpp
+// include this file under a target pragma (so it includes nothing), after they have defined
+//  - Vec, kLanes, Mask; mask(n): the first n lanes; load(p), load(p, mask): other lanes are 0 and not read
+//  - store(p, v), store(p, v, mask); store_past_cache(p, v): p is aligned
+//  - zero(), set1(x), add(a, b), mul(a, b), fma(a, b, c), fma_exact(a, b, c): rounded once; sum(v): over all lanes
+//  - kMaskIsFree: masked loads cost no more than others
+//  - kTileCols[v]: columns of a tile v vectors high, v <= kMaxHeight; kAhead: steps from a load to its prefetch
+//  - kStreamColumns: of A, read at a time; kDotTileRows, kDotTileCols
+//  - transpose_tile(in, stride, out, ldo): kSquare x kSquare
 //
-//   outer:  C tile  +=  column of A  x  row of B          dot:  C tile  +=  rows of A  .  columns of B
-//           [v][v][v][v]^T           [x x x x x x]               each a register of partial sums, added up at the end
-// No include here: the file is compiled under a target pragma.
+//   outer:  C tile  +=  column of A  x  row of B        dot:  C tile  +=  rows of A  .  columns of B
+//           [v][v][v][v]^T           [x x x x x x]            each a register of partial sums, added up at the end
 
-// ---- outer
-// -----------------------------------------------------------------------------------------------------------
+// ---- outer --------------------------------------------------------------------------------------------------------
 
 struct Tile {
     ptrdiff_t k;
@@ -25,6 +26,7 @@ struct Tile {
     float *c;
     ptrdiff_t c_row, c_col;
     float alpha, beta;
+    bool past_cache; // whole vectors of C are written past the caches; they are aligned
 };
 
 // Columns of sums, height apart, to a C whose rows or columns lie anywhere.
@@ -53,6 +55,14 @@ inline void finish(const Tile &t, Vec (&acc)[Height][Cols]) {
     const Mask edge = mask(t.rows - (Height - 1) * kLanes);
     const bool read_c = t.beta != 0.0f;
     float *c = t.c;
+    if (t.past_cache && whole) {
+#pragma GCC unroll 16
+        for (int j = 0; j < Cols; ++j, c += t.c_col)
+#pragma GCC unroll 4
+            for (int v = 0; v < Height; ++v)
+                store_past_cache(c + v * kLanes, mul(alpha, acc[v][j]));
+        return;
+    }
 #pragma GCC unroll 16
     for (int j = 0; j < Cols; ++j, c += t.c_col)
 #pragma GCC unroll 4
@@ -187,6 +197,12 @@ struct Parts {
     ptrdiff_t operator[](ptrdiff_t i) const { return small + (i < larger); }
 };
 
+// Vectors of C must be aligned for this, and nothing of C be wanted.
+inline bool past_cache(const Product &p) {
+    return p.past_cache && p.beta == 0.0f && p.c_row == 1 && p.c_col % kLanes == 0 &&
+           reinterpret_cast<uintptr_t>(p.c) % (kLanes * sizeof(float)) == 0;
+}
+
 void outer(const Product &p, bool pack_wanted, float *scratch) {
     const bool pack_a = pack_wanted || p.a_row != 1;
     const bool rows_of_b = p.b_col == 1;
@@ -198,6 +214,7 @@ void outer(const Product &p, bool pack_wanted, float *scratch) {
     t.beta = p.beta;
     t.c_row = p.c_row;
     t.c_col = p.c_col;
+    t.past_cache = past_cache(p);
     for (ptrdiff_t j0 = 0; j0 < p.n; j0 += kColBlock) {
         const ptrdiff_t cols = p.n - j0 < kColBlock ? p.n - j0 : kColBlock;
         for (ptrdiff_t i0 = 0; i0 < p.m; i0 += kRowBlock) {
@@ -247,8 +264,118 @@ void outer(const Product &p, bool pack_wanted, float *scratch) {
     }
 }
 
-// ---- dot
-// -------------------------------------------------------------------------------------------------------------
+void outer_batch(const Product &first, ptrdiff_t count, ptrdiff_t next_a, ptrdiff_t next_b, ptrdiff_t next_c,
+                 float *scratch) {
+    const ptrdiff_t height = (first.m + kLanes - 1) / kLanes;
+    if (height > kMaxHeight || first.a_row != 1 || first.k > kOuterDepth || first.n > 4 * kMostCols) {
+        Product p = first;
+        for (ptrdiff_t i = 0; i < count; ++i, p.a += next_a, p.b += next_b, p.c += next_c)
+            outer(p, false, scratch);
+        return;
+    }
+    // Tiny products, one tile high: what all have in common is worked out once.
+    const bool rows_of_b = first.b_col == 1, cut = first.m < height * kLanes;
+    const Parts widths(first.n, kTileCols[height]);
+    const TileFunction wide = kTiles.f[height - 1][widths[0] - 1][rows_of_b][cut];
+    const TileFunction narrow = kTiles.f[height - 1][widths.small - 1][rows_of_b][cut];
+    Product p = first;
+    Tile t;
+    t.k = p.k;
+    t.a_col = p.a_col;
+    t.ahead = next_a;
+    t.b_step = rows_of_b ? p.b_row : p.b_col;
+    t.rows = p.m;
+    t.partial = nullptr;
+    t.first = t.last = true;
+    t.c_row = p.c_row;
+    t.c_col = p.c_col;
+    t.alpha = p.alpha;
+    t.beta = p.beta;
+    t.past_cache = past_cache(p) && next_c % kLanes == 0;
+    for (ptrdiff_t i = 0; i < count; ++i, p.a += next_a, p.b += next_b, p.c += next_c) {
+        t.a = p.a;
+        t.b = p.b;
+        t.c = p.c;
+        for (ptrdiff_t w = 0; w < widths.count; ++w) {
+            (w < widths.larger ? wide : narrow)(t);
+            const ptrdiff_t width = widths[w];
+            t.b += width * p.b_col;
+            t.c += width * p.c_col;
+        }
+    }
+}
+
+// ---- stream --------------------------------------------------------------------------------------------------------
+
+// sums[j][i] += a[q][i] * b[q][j] for Columns columns of A, or = if they are the first.
+template <int Columns>
+void stream_columns(const Product &p, ptrdiff_t rows, const float *a, const float *b, float *sums, ptrdiff_t stride,
+                    bool first) {
+    constexpr int kVectors = 2;
+    float factors[kStreamMostCols * Columns];
+    for (ptrdiff_t j = 0; j < p.n; ++j)
+        for (int q = 0; q < Columns; ++q)
+            factors[j * Columns + q] = b[q * p.b_row + j * p.b_col];
+    for (ptrdiff_t i = 0; i < rows; i += kVectors * kLanes) {
+        Vec x[Columns][kVectors];
+        const ptrdiff_t left = rows - i;
+        if (left >= kVectors * kLanes) {
+#pragma GCC unroll 8
+            for (int q = 0; q < Columns; ++q)
+#pragma GCC unroll 2
+                for (int v = 0; v < kVectors; ++v)
+                    x[q][v] = load(a + q * p.a_col + i + v * kLanes);
+        } else {
+            const Mask low = mask(left < kLanes ? left : kLanes), high = mask(left < kLanes ? 0 : left - kLanes);
+#pragma GCC unroll 8
+            for (int q = 0; q < Columns; ++q) {
+                x[q][0] = load(a + q * p.a_col + i, low);
+                x[q][1] = load(a + q * p.a_col + i + kLanes, high);
+            }
+        }
+        const float *y = factors;
+        float *s = sums + i;
+        for (ptrdiff_t j = 0; j < p.n; ++j, y += Columns, s += stride) {
+            Vec low = first ? zero() : load(s), high = first ? zero() : load(s + kLanes);
+#pragma GCC unroll 8
+            for (int q = 0; q < Columns; ++q) {
+                const Vec factor = set1(y[q]);
+                low = fma(x[q][0], factor, low);
+                high = fma(x[q][1], factor, high);
+            }
+            store(s, low);
+            store(s + kLanes, high);
+        }
+    }
+}
+
+void stream(const Product &p, float *scratch) {
+    const ptrdiff_t block = kStreamSums / p.n / (2 * kLanes) * (2 * kLanes);
+    float *sums = scratch, *totals = scratch + kStreamSums;
+    for (ptrdiff_t i0 = 0; i0 < p.m; i0 += block) {
+        const ptrdiff_t rows = p.m - i0 < block ? p.m - i0 : block;
+        const ptrdiff_t stride = (rows + 2 * kLanes - 1) / (2 * kLanes) * (2 * kLanes);
+        for (ptrdiff_t p0 = 0; p0 < p.k; p0 += kOuterDepth) {
+            const ptrdiff_t depth = p.k - p0 < kOuterDepth ? p.k - p0 : kOuterDepth;
+            const float *a = p.a + i0 + p0 * p.a_col, *b = p.b + p0 * p.b_row;
+            ptrdiff_t q = 0;
+            for (; q + kStreamColumns <= depth; q += kStreamColumns)
+                stream_columns<kStreamColumns>(p, rows, a + q * p.a_col, b + q * p.b_row, sums, stride, q == 0);
+            for (; q < depth; ++q)
+                stream_columns<1>(p, rows, a + q * p.a_col, b + q * p.b_row, sums, stride, q == 0);
+            for (ptrdiff_t e = 0; e < p.n * stride; e += kLanes)
+                store(totals + e, p0 == 0 ? load(sums + e) : add(load(totals + e), load(sums + e)));
+        }
+        for (ptrdiff_t j = 0; j < p.n; ++j)
+            for (ptrdiff_t i = 0; i < rows; ++i) {
+                float *c = p.c + (i0 + i) * p.c_row + j * p.c_col;
+                const float s = totals[i + j * stride];
+                *c = p.beta == 0.0f ? p.alpha * s : __builtin_fmaf(p.alpha, s, p.beta * *c);
+            }
+    }
+}
+
+// ---- dot ----------------------------------------------------------------------------------------------------------
 
 struct DotTile {
     ptrdiff_t k;
@@ -322,7 +449,7 @@ constexpr DotTable kDots = make_dots();
 
 void dot(const Product &p, float *scratch) {
     const bool pack_a = p.a_col != 1;
-    float *packed = scratch, *partial = scratch + kDotRows * kDotDepth;
+    float *packed = scratch, *partial = scratch + kDotRows * kDotStride;
     for (ptrdiff_t i0 = 0; i0 < p.m; i0 += kDotRows) {
         const ptrdiff_t rows = p.m - i0 < kDotRows ? p.m - i0 : kDotRows;
         for (ptrdiff_t j0 = 0; j0 < p.n; j0 += kDotCols) {
@@ -336,9 +463,9 @@ void dot(const Product &p, float *scratch) {
                 t.a_row = p.a_row;
                 t.b_col = p.b_col;
                 if (pack_a) {
-                    pack(t.k, rows, a, p.a_col, p.a_row, packed, kDotDepth);
+                    pack(t.k, rows, a, p.a_col, p.a_row, packed, kDotStride);
                     a = packed;
-                    t.a_row = kDotDepth;
+                    t.a_row = kDotStride;
                 }
                 ptrdiff_t j = 0;
                 for (ptrdiff_t w = 0; w < widths.count; ++w) {

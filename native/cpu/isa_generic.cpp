@@ -1,6 +1,7 @@
 // The compiler's vectors of four floats: SSE2 on x86-64, NEON on AArch64, and whatever it makes of them elsewhere.
 #include "isa.hpp"
 
+#include <cstdint>
 #include <cstring>
 
 namespace pyblas::cpu {
@@ -14,6 +15,7 @@ constexpr int kMaxHeight = 2;
 constexpr ptrdiff_t kTileCols[kMaxHeight + 1] = {0, 8, 5};
 constexpr int kDotTileRows = 3, kDotTileCols = 3;
 constexpr ptrdiff_t kAhead = 12;
+constexpr int kStreamColumns = 4;
 constexpr ptrdiff_t kSquare = 4;
 
 inline Mask mask(ptrdiff_t n) {
@@ -38,6 +40,9 @@ inline void store(float *p, Vec v, Mask m) {
     for (ptrdiff_t i = 0; i < kLanes; ++i)
         if (i < m)
             p[i] = v[i];
+}
+inline void store_past_cache(float *p, Vec v) {
+    store(p, v);
 }
 inline Vec zero() {
     return Vec{};
@@ -82,6 +87,6 @@ inline void transpose_tile(const float *in, ptrdiff_t stride, float *out, ptrdif
 
 } // namespace
 
-const Isa kGeneric = {"generic", outer, dot};
+const Isa kGeneric = {"generic", outer, outer_batch, stream, dot};
 
 } // namespace pyblas::cpu
