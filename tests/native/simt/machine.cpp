@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <csetjmp>
+#include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -66,7 +67,7 @@ int threads, arrived, exited;
 Site barrier; // where those who arrived wait
 int first_at_barrier;
 
-std::map<const void *, int> shared_opt_in;
+std::map<std::pair<const void *, int>, int> shared_opt_in; // by kernel and device
 cudaError_t last_error = cudaSuccess;
 
 dim3 &at(Place place) {
@@ -161,6 +162,25 @@ void find_static_shared() {
     };
     dl_iterate_phdr(visit, nullptr);
     static_shared.words.resize(static_shared.bytes / 4 + 1);
+}
+
+// Memory inside of a region that has no pages, or below a stack.
+void on_segmentation_fault(int, siginfo_t *info, void *) {
+    if (running.any)
+        raise(FaultKind::bounds, "access to address %p, where no memory is", info->si_addr);
+    std::signal(SIGSEGV, SIG_DFL); // host code: happens again, and ends the program
+}
+
+void watch_segmentation_faults() {
+    static char stack[64 * 1024]; // the fiber's own may be what has overflowed
+    stack_t alternate = {};
+    alternate.ss_sp = stack;
+    alternate.ss_size = sizeof stack;
+    sigaltstack(&alternate, nullptr);
+    struct sigaction action = {};
+    action.sa_sigaction = on_segmentation_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER; // it does not return
+    sigaction(SIGSEGV, &action, nullptr);
 }
 
 bool run_block() {
@@ -339,7 +359,7 @@ void wait_copies(size_t pending) {
 
 cudaError_t run_grid(const cudaLaunchConfig_t &config, const Launched &launched_now) {
     const dim3 grid = config.gridDim, block = config.blockDim;
-    const auto opt_in = shared_opt_in.find(launched_now.kernel);
+    const auto opt_in = shared_opt_in.find({launched_now.kernel, settings.device});
     const int shared_limit =
         std::min(settings.shared_per_block, opt_in == shared_opt_in.end() ? kSharedWithoutOptIn : opt_in->second);
     threads = static_cast<int>(block.x * block.y * block.z);
@@ -351,8 +371,10 @@ cudaError_t run_grid(const cudaLaunchConfig_t &config, const Launched &launched_
     launched = &launched_now;
     at(Place::grid_size) = grid;
     at(Place::block_size) = block;
-    if (static_shared.words.empty())
+    if (static_shared.words.empty()) {
         find_static_shared();
+        watch_segmentation_faults();
+    }
     alignas(128) static char memory[kMostShared];
     dynamic_shared.begin = reinterpret_cast<uintptr_t>(memory);
     dynamic_shared.bytes = config.dynamicSmemBytes;
@@ -410,12 +432,12 @@ cudaError_t set_function_attribute(const void *kernel, cudaFuncAttribute attribu
         return cudaSuccess;
     if (value > settings.shared_per_block)
         return last_error = cudaErrorInvalidValue;
-    shared_opt_in[kernel] = value;
+    shared_opt_in[{kernel, settings.device}] = value;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *device) {
-    *device = 0;
+    *device = settings.device;
     return cudaSuccess;
 }
 

@@ -44,7 +44,8 @@ enum class Order { ascending, descending, alternating };
 
 struct Settings {
     Order order = Order::ascending;
-    int shared_per_block = 227 * 1024; // with the opt-in
+    int device = 0;
+    int shared_per_block = 227 * 1024; // of the device, with the opt-in
 };
 extern Settings settings;
 

@@ -1,7 +1,9 @@
 // The simulator's own test: kernels with one planted fault each must be caught, by the right name, in every order of
 // threads; their healthy twins must pass.
 #include <cstdio>
-#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cuda_runtime.h>
 
@@ -291,7 +293,19 @@ void expect(const char *name, Expected expected, unsigned blocks, void (*kernel)
     EXPECT(none, blocks, kernel<healthy>, __VA_ARGS__);                                                                \
     EXPECT(expected, blocks, kernel<faulty>, __VA_ARGS__)
 
+// A region with a hole, as tests have where elements lie far apart.
+void hole() {
+    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    void *memory = mmap(nullptr, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    float *const data = static_cast<float *>(memory);
+    const Region region(data, page, Access::read_write, "a region without pages");
+    EXPECT(bounds, 1, increment, data);
+    EXPECT(bounds, 1, increment, data);
+    munmap(memory, page);
+}
+
 void launch_limits() {
+    simulator::settings.device = 1;
     simulator::settings.shared_per_block = 64 * 1024;
     const auto start = [](unsigned threads, size_t shared) {
         cudaLaunchConfig_t config = {};
@@ -369,6 +383,7 @@ int main() {
         EXPECT(race, 2, increment, in);
         EXPECT(uninitialised, 1, increment, out);
     }
+    hole();
     launch_limits();
     std::printf("%d launches, %d failures\n", checked, failures);
     return failures != 0;

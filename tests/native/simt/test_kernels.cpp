@@ -429,6 +429,13 @@ Device device_of(int ordinal, int sm, int shared) {
     return device;
 }
 
+Device small_device() {
+    return device_of(0, 75, 64 * 1024);
+}
+Device large_device() {
+    return device_of(1, 90, 227 * 1024);
+}
+
 class Sweep {
 public:
     explicit Sweep(const Kernel &kernel) : kernel_(kernel) {
@@ -553,10 +560,11 @@ private:
         Problem problem;
         problem.transa = test.transa, problem.transb = test.transb;
         problem.m = test.m, problem.n = test.n, problem.k = test.k, problem.batch = test.batch;
-        return !kernel_.refuses(problem, device_of(0, 90, 227 * 1024));
+        return !kernel_.refuses(problem, large_device());
     }
 
-    // Kernels with limits get what they refuse cut to their tile: one side first, then all three, and half of it turned.
+    // Kernels with limits get what they refuse cut to their tile: one side first, then all three, and half of it
+    // turned.
     Case fitted(Case test) const {
         if (takes(test))
             return test;
@@ -579,12 +587,12 @@ private:
         const Variant second{(first.offset_a + 1) % 4, (first.offset_b + 2) % 4, (first.offset_c + 3) % 4,
                              random >> 20 & 1 ? Order::descending : Order::alternating};
         // Where it can, a row shows on the smaller device too that it stays within its shared memory.
-        Device device = device_of(0, 75, 64 * 1024);
+        Device device = small_device();
         std::vector<float> got;
         if (kernel_.min_sm <= device.sm && random >> 24 & 1)
             got = run(kernel_, device, test, first);
         if (got.empty()) {
-            device = device_of(1, 90, 227 * 1024);
+            device = large_device();
             got = run(kernel_, device, test, first);
         }
         if (got.empty()) {
