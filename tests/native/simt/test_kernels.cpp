@@ -469,7 +469,7 @@ private:
                     for (const long n : ns) {
                         Case test = random_case();
                         test.transa = transa, test.transb = transb;
-                        test.m = m, test.n = n;
+                        test.m = m, test.n = std::max(1L, n);
                         test.k = std::max(1L, pick(ks, test.seed));
                         check(test);
                     }
