@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,43 +49,44 @@ def matmul(a: Any, b: Any, *, out: Any = None, alpha: Any = 1, beta: Any = 0, co
             and alpha == 1
             and beta == 0
         ):
-            m, k = a.shape
-            rows, n = b.shape
             if out is None:
-                result = _empty((m, n), _FLOAT32)
-                if (
-                    _checked_matmul(
-                        thread.host,
-                        _from_buffer(_FLOATS, a),
-                        m,
-                        k,
-                        _from_buffer(_FLOATS, b),
-                        rows,
-                        n,
-                        _from_buffer(_FLOATS, result),
-                        m,
-                        n,
-                    )
-                    == 0
-                ):
-                    return result
-            elif (
-                out.dtype is _FLOAT32
-                and out.__class__ is _ndarray
-                and _checked_matmul(
+                if a.ndim == b.ndim == 2:
+                    result = _empty((a.shape[0], b.shape[1]), _FLOAT32)
+                elif a.ndim == b.ndim == 3:
+                    result = _empty((*a.shape[:2], b.shape[2]), _FLOAT32)
+                else:
+                    return _matmul(a, b, out, alpha, beta, compute)
+            elif out.dtype is _FLOAT32 and out.__class__ is _ndarray:
+                result = out
+            else:
+                return _matmul(a, b, out, alpha, beta, compute)
+            if a.ndim == b.ndim == result.ndim == 2:
+                status = _checked_matmul(
                     thread.host,
                     _from_buffer(_FLOATS, a),
-                    m,
-                    k,
+                    1,
+                    *a.shape,
                     _from_buffer(_FLOATS, b),
-                    rows,
-                    n,
-                    _from_buffer(_FLOATS, out, True),
-                    *out.shape,
+                    1,
+                    *b.shape,
+                    _from_buffer(_FLOATS, result, True),
+                    1,
+                    *result.shape,
                 )
-                == 0
-            ):
-                return out
+            elif a.ndim == b.ndim == result.ndim == 3:
+                status = _checked_matmul(
+                    thread.host,
+                    _from_buffer(_FLOATS, a),
+                    *a.shape,
+                    _from_buffer(_FLOATS, b),
+                    *b.shape,
+                    _from_buffer(_FLOATS, result, True),
+                    *result.shape,
+                )
+            else:
+                return _matmul(a, b, out, alpha, beta, compute)
+            if status == 0:
+                return result
     except (AttributeError, TypeError, ValueError, BufferError):
         pass  # the long way finds out what it is, and whether it is a mistake
     return _matmul(a, b, out, alpha, beta, compute)
@@ -95,14 +95,22 @@ def matmul(a: Any, b: Any, *, out: Any = None, alpha: Any = 1, beta: Any = 0, co
 # ---- the long way --------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Axes:
+class _Axis(NamedTuple):
     """An axis of the product and how far each array steps along it, in elements (0: not at all)."""
 
-    count: int
+    length: int
     a: int
     b: int
     c: int
+
+    def continues(self, inner: _Axis) -> bool:
+        """Whether a step of this axis is the step after the last one of the inner axis, in every array."""
+        n = inner.length
+        return n == 1 or (self.a == n * inner.a and self.b == n * inner.b and self.c == n * inner.c)
+
+    def with_inner(self, inner: _Axis) -> _Axis:
+        """Both axes as one, if this one continues the inner one."""
+        return self if inner.length == 1 else inner._replace(length=self.length * inner.length)
 
 
 def _matmul(a: Any, b: Any, out: Any, alpha: object, beta: object, compute: str | None) -> Any:
@@ -138,7 +146,10 @@ def _matmul(a: Any, b: Any, out: Any, alpha: object, beta: object, compute: str 
 
     if m and n and 0 not in stack:
         plan: _Plan | str = _plan(seen_a, seen_b, target, stack, (m, n, k))
-        while isinstance(plan, str):  # at most once for each array, as BLAS can say every packed one
+        copied: set[str] = set()
+        while isinstance(plan, str):
+            assert plan not in copied, "BLAS can be told of every packed array"
+            copied.add(plan)
             seen = {"a": seen_a, "b": seen_b, "out": target}[plan]
             copy = _arrays.view(_arrays.packed_copy(seen), f"matmul: {plan}")
             if plan == "a":
@@ -149,8 +160,11 @@ def _matmul(a: Any, b: Any, out: Any, alpha: object, beta: object, compute: str 
                 target = copy
             plan = _plan(seen_a, seen_b, target, stack, (m, n, k))
         context = context_for("matmul", None, None, place)
-        with settings(context, None, compute, None, None, stream, bool(on_device)):
+        if place is None and compute is None:  # the thread's handle is as it should be
             _queue(context, plan, seen_a, seen_b, target, alpha_value, beta_value, on_device)
+        else:
+            with settings(context, None, compute, None, None, stream, bool(on_device)):
+                _queue(context, plan, seen_a, seen_b, target, alpha_value, beta_value, on_device)
     if seen_out is None:
         return _arrays.hand_back(target, (views["a"], views["b"]))
     if target is not seen_out:
@@ -166,10 +180,12 @@ def _shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], in
     k, rows = a[-1], b[-2] if len(b) > 1 else b[-1]
     if k != rows:
         raise InvalidValueError(f"matmul: shapes {a} and {b} do not fit: the inner sizes are {k} and {rows}")
-    try:
-        stack = np.broadcast_shapes(a[:-2], b[:-2])
-    except ValueError:
-        raise InvalidValueError(f"matmul: shapes {a} and {b}: the stacks cannot be broadcast together") from None
+    stack, other = a[:-2], b[:-2]
+    if stack != other:
+        try:
+            stack = np.broadcast_shapes(stack, other)
+        except ValueError:
+            raise InvalidValueError(f"matmul: shapes {a} and {b}: the stacks cannot be broadcast together") from None
     m, n = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1
     return stack, m, n, k, stack + (() if len(a) == 1 else (m,)) + (() if len(b) == 1 else (n,))
 
@@ -193,10 +209,12 @@ def _queue(
         | lib.PYBLAS_CHECKED_DEVICE_SCALARS * bool(on_device)
     )
     batch = plan.batch
-    for index in itertools.product(*(range(axis.count) for axis in plan.loops)):
-        at_a, at_b, at_c = (
-            sum(i * getattr(axis, name) for i, axis in zip(index, plan.loops, strict=True)) for name in ("a", "b", "c")
-        )
+    for index in itertools.product(*(range(axis.length) for axis in plan.loops)):
+        at_a = at_b = at_c = 0
+        for i, axis in zip(index, plan.loops, strict=True):
+            at_a += i * axis.a
+            at_b += i * axis.b
+            at_c += i * axis.c
         check(
             lib.pyblas_checked_gemm(
                 context.c,
@@ -225,13 +243,15 @@ def _queue(
                 -1,
                 plan.ldc,
                 batch.c,
-                batch.count,
+                batch.length,
             )
         )
 
 
-@dataclass
-class _Plan:
+_ONE = _Axis(1, 0, 0, 0)
+
+
+class _Plan(NamedTuple):
     by_rows: bool
     transa: int
     transb: int
@@ -241,15 +261,18 @@ class _Plan:
     lda: int
     ldb: int
     ldc: int
-    batch: _Axes
-    loops: list[_Axes]
+    batch: _Axis
+    loops: list[_Axis]
 
 
 def _plan(a: View, b: View, c: View, stack: tuple[int, ...], sizes: tuple[int, int, int]) -> _Plan | str:
     """How BLAS is asked for the product; or the name of an array that it cannot be told of as it lies."""
     for name, seen in (("a", a), ("b", b), ("out", c)):
-        if seen.address % ITEM or any(stride % ITEM for stride in seen.strides):
+        if seen.address % ITEM:
             return name
+        for stride in seen.strides:
+            if stride % ITEM:
+                return name
     m, n, k = sizes
     step_a, step_b, step_c = _steps(a), _steps(b), _steps(c)
     # A vector is a matrix of one row (a) or one column (b); the step along the axis it lacks means nothing.
@@ -259,32 +282,30 @@ def _plan(a: View, b: View, c: View, stack: tuple[int, ...], sizes: tuple[int, i
     if len(b.shape) == 1:
         step_b = [*step_b, 0]
         step_c = [*step_c, 0]
-    rows = _Axes(m, step_a[-2], 0, step_c[-2])
-    columns = _Axes(n, 0, step_b[-1], step_c[-1])
+    rows = _Axis(m, step_a[-2], 0, step_c[-2])
+    columns = _Axis(n, 0, step_b[-1], step_c[-1])
     depth_a, depth_b = step_a[-1], step_b[-2]
 
-    axes: list[_Axes] = []
+    axes: list[_Axis] = []
     for position, count in enumerate(stack):
-        if count == 1:
-            continue
-        axis = _Axes(
-            count,
-            _stack_step(a.shape, step_a, len(stack) - position),
-            _stack_step(b.shape, step_b, len(stack) - position),
-            step_c[position],
-        )
-        if axes and all(getattr(axes[-1], x) == count * getattr(axis, x) for x in ("a", "b", "c")):
-            axis.count *= axes.pop().count
-        axes.append(axis)
-    # A stack that only one operand has is more rows, or more columns, of one product.
-    while axes and axes[-1].b == 0 and _continues(rows, axes[-1]):
-        rows = _Axes(axes[-1].count * rows.count, *_step_of(rows, axes.pop()))
-    while axes and axes[-1].a == 0 and _continues(columns, axes[-1]):
-        columns = _Axes(axes[-1].count * columns.count, *_step_of(columns, axes.pop()))
+        if count != 1:
+            from_end = len(stack) - position
+            axis = _Axis(
+                count,
+                _stack_step(a.shape, step_a, from_end),
+                _stack_step(b.shape, step_b, from_end),
+                step_c[position],
+            )
+            axes.append(axes.pop().with_inner(axis) if axes and axes[-1].continues(axis) else axis)
+    # A stack along which only one operand moves is more rows, or more columns, of one product.
+    while axes and axes[-1].a != 0 == axes[-1].b and axes[-1].continues(rows):
+        rows = axes.pop().with_inner(rows)
+    while axes and axes[-1].b != 0 == axes[-1].a and axes[-1].continues(columns):
+        columns = axes.pop().with_inner(columns)
 
-    layout = _layout(rows.count, columns.count, rows.c, columns.c)
-    layout_a = _layout(rows.count, k, rows.a, depth_a)
-    layout_b = _layout(k, columns.count, depth_b, columns.b)
+    layout = _layout(rows.length, columns.length, rows.c, columns.c)
+    layout_a = _layout(rows.length, k, rows.a, depth_a)
+    layout_b = _layout(k, columns.length, depth_b, columns.b)
     if layout is None:
         return "out"
     if layout_a is None:
@@ -292,13 +313,13 @@ def _plan(a: View, b: View, c: View, stack: tuple[int, ...], sizes: tuple[int, i
     if layout_b is None:
         return "b"
     by_rows, ldc = layout
-    batch = max(axes, key=lambda axis: axis.count, default=_Axes(1, 0, 0, 0))
+    batch = max(axes, key=lambda axis: axis.length, default=_ONE)
     return _Plan(
         by_rows,
         int(layout_a[0] != by_rows),
         int(layout_b[0] != by_rows),
-        rows.count,
-        columns.count,
+        rows.length,
+        columns.length,
         k,
         layout_a[1],
         layout_b[1],
@@ -316,15 +337,6 @@ def _stack_step(shape: tuple[int, ...], steps: Sequence[int], from_end: int) -> 
     """Step along a stack axis, counted from the matrices outwards; 0 where the operand is broadcast."""
     position = len(shape) - 2 - from_end
     return 0 if position < 0 or shape[position] == 1 else steps[position]
-
-
-def _continues(inner: _Axes, outer: _Axes) -> bool:
-    return inner.count == 1 or all(getattr(outer, x) == inner.count * getattr(inner, x) for x in ("a", "b", "c"))
-
-
-def _step_of(inner: _Axes, outer: _Axes) -> tuple[int, int, int]:
-    axis = outer if inner.count == 1 else inner
-    return axis.a, axis.b, axis.c
 
 
 def _layout(rows: int, columns: int, row_step: int, column_step: int) -> tuple[bool, int] | None:

@@ -25,6 +25,7 @@ _OPERATION_NUMBERS = {0: 0, 1: 1, 2: 2, 111: 0, 112: 1, 113: 2}
 _SHORT_FLAGS: dict[object, int] = {None: lib.PYBLAS_CHECKED_ROW_MAJOR, "C": lib.PYBLAS_CHECKED_ROW_MAJOR, "F": 0}
 
 _checked_sgemm = lib.pyblas_checked_sgemm
+_checked_gemm_strided_batched = lib.pyblas_checked_gemm_strided_batched
 _from_buffer = ffi.from_buffer
 _FLOATS = ffi.typeof("float[]")
 _FLOAT32 = np.dtype(np.float32)
@@ -165,6 +166,47 @@ def gemm_strided_batched(
     >>> scores = np.empty((4, 16, 16), np.float32)
     >>> pyblas_sgemm.gemm_strided_batched("N", "T", 16, 16, 8, 1.0, q, 32, 8, q, 32, 8, 0.0, scores, 16, 256, 4)
     """
+    try:
+        if (
+            A.dtype is B.dtype is C.dtype is _FLOAT32
+            and A.__class__ is B.__class__ is C.__class__ is _ndarray
+            and stream is None
+            and compute is None
+            and batch_invariant is None
+            and device is None
+            and handle is None
+            and (alpha.__class__ is float or alpha.__class__ is int)
+            and (beta.__class__ is float or beta.__class__ is int)
+            and m | n | k | lda | strideA | ldb | strideB | ldc | strideC | batch_count is not None
+            and _checked_gemm_strided_batched(
+                thread.host,
+                _SHORT_FLAGS[order],
+                _OPERATIONS[transa],
+                _OPERATIONS[transb],
+                m,
+                n,
+                k,
+                alpha,
+                _from_buffer(_FLOATS, A),
+                A.size,
+                lda,
+                strideA,
+                _from_buffer(_FLOATS, B),
+                B.size,
+                ldb,
+                strideB,
+                beta,
+                _from_buffer(_FLOATS, C, True),
+                C.size,
+                ldc,
+                strideC,
+                batch_count,
+            )
+            == 0
+        ):
+            return C
+    except (AttributeError, TypeError, KeyError, ValueError, BufferError, OverflowError):
+        pass
     call = _parse(
         "gemm_strided_batched", transa, transb, m, n, k, lda, ldb, ldc, strideA, strideB, strideC, batch_count
     )

@@ -187,6 +187,12 @@ def test_strides_of_single_axes_mean_nothing(stride):
     assert (matmul(column, row) == exact(column.copy(), row.copy())).all()
 
 
+def test_stack_that_repeats_one_matrix_times_a_vector():
+    a = np.broadcast_to(integers((2, 1)), (3, 2, 1))
+    assert (matmul(a, integers((1,), 1)) == exact(a, integers((1,), 1))).all()
+    assert (matmul(integers((1,), 1), a.swapaxes(1, 2)) == exact(integers((1,), 1), a.swapaxes(1, 2))).all()
+
+
 def test_vectors_and_buffers_followed_by_nan():
     memory = np.full(16, np.nan, np.float32)
     memory[:4], memory[8:10] = [1, 2, 3, 4], [2, 1]
@@ -390,13 +396,13 @@ def _plan(a, b):
 
 def test_stacks_become_one_call():
     plan = _plan(integers((6, 7, 3, 4)), integers((4, 5)))  # rows of one product
-    assert (plan.m, plan.n, plan.k, plan.batch.count, plan.loops) == (126, 5, 4, 1, [])
+    assert (plan.m, plan.n, plan.k, plan.batch.length, plan.loops) == (126, 5, 4, 1, [])
     plan = _plan(integers((6, 7, 3, 4)), integers((6, 7, 4, 5)))
-    assert (plan.m, plan.batch.count, plan.loops) == (3, 42, [])
+    assert (plan.m, plan.batch.length, plan.loops) == (3, 42, [])
     plan = _plan(integers((6, 1, 3, 4)), integers((1, 7, 4, 5)))
-    assert (plan.batch.count, [axis.count for axis in plan.loops]) == (7, [6])
+    assert (plan.batch.length, [axis.length for axis in plan.loops]) == (7, [6])
     plan = _plan(integers((9, 12, 8)).transpose(1, 0, 2), integers((9, 12, 8)).transpose(1, 2, 0))  # heads
-    assert (plan.m, plan.n, plan.k, plan.batch.count, plan.loops) == (9, 9, 8, 12, [])
+    assert (plan.m, plan.n, plan.k, plan.batch.length, plan.loops) == (9, 9, 8, 12, [])
 
 
 def test_temporaries_live_as_long_as_the_call():

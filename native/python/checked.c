@@ -226,13 +226,32 @@ int pyblas_checked_sgemm(pyblasHandle_t handle, int flags, int transa, int trans
     return checked(handle, flags, transa, transb, m, n, k, &host_alpha, &sa, &ba, &sb, &bb, &host_beta, &sc, &bc, 1);
 }
 
-int pyblas_checked_matmul(pyblasHandle_t handle, const float *a, int64_t a_rows, int64_t a_columns, const float *b,
-                          int64_t b_rows, int64_t b_columns, float *c, int64_t c_rows, int64_t c_columns) {
-    if (a_columns != b_rows || a_rows != c_rows || b_columns != c_columns || a_columns < 1 || b_columns < 1)
+int pyblas_checked_gemm_strided_batched(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n,
+                                        int64_t k, double alpha, const float *a, int64_t a_size, int64_t lda,
+                                        int64_t stride_a, const float *b, int64_t b_size, int64_t ldb, int64_t stride_b,
+                                        double beta, float *c, int64_t c_size, int64_t ldc, int64_t stride_c,
+                                        int64_t batch) {
+    const int row_major = flags & PYBLAS_CHECKED_ROW_MAJOR;
+    const float host_alpha = (float)alpha, host_beta = (float)beta;
+    const struct set sa = stored((uintptr_t)a, row_major, transa, m, k, lda, stride_a);
+    const struct set sb = stored((uintptr_t)b, row_major, transb, k, n, ldb, stride_b);
+    const struct set sc = stored((uintptr_t)c, row_major, PYBLAS_OP_N, m, n, ldc, stride_c);
+    const struct buffer ba = {0, a_size}, bb = {0, b_size}, bc = {0, c_size};
+    return checked(handle, flags | PYBLAS_CHECKED_STRIDED_BATCHED, transa, transb, m, n, k, &host_alpha, &sa, &ba, &sb,
+                   &bb, &host_beta, &sc, &bc, batch);
+}
+
+int pyblas_checked_matmul(pyblasHandle_t handle, const float *a, int64_t a_stack, int64_t m, int64_t k, const float *b,
+                          int64_t b_stack, int64_t b_rows, int64_t n, float *c, int64_t c_stack, int64_t c_rows,
+                          int64_t c_columns) {
+    if (k != b_rows || m != c_rows || n != c_columns || a_stack != c_stack || b_stack != c_stack || k < 1 || n < 1)
         return PYBLAS_CHECKED_OTHER_SHAPES;
-    return pyblas_checked_sgemm(handle, PYBLAS_CHECKED_ROW_MAJOR, PYBLAS_OP_N, PYBLAS_OP_N, a_rows, b_columns,
-                                a_columns, 1.0, a, a_rows * a_columns, a_columns, b, b_rows * b_columns, b_columns, 0.0,
-                                c, c_rows * c_columns, b_columns);
+    if (c_stack == 1)
+        return pyblas_checked_sgemm(handle, PYBLAS_CHECKED_ROW_MAJOR, PYBLAS_OP_N, PYBLAS_OP_N, m, n, k, 1.0, a, m * k,
+                                    k, b, k * n, n, 0.0, c, m * n, n);
+    return pyblas_checked_gemm_strided_batched(handle, PYBLAS_CHECKED_ROW_MAJOR, PYBLAS_OP_N, PYBLAS_OP_N, m, n, k, 1.0,
+                                               a, c_stack * m * k, k, m * k, b, c_stack * k * n, n, k * n, 0.0, c,
+                                               c_stack * m * n, n, m * n, c_stack);
 }
 
 int pyblas_checked_gemm_batched(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n,

@@ -17,7 +17,7 @@ enum {
     PYBLAS_CHECKED_UNDECIDED_A =
         -101, /* whether C meets A is beyond the exact test: the caller decides and asks again */
     PYBLAS_CHECKED_UNDECIDED_B = -102,  /* the same for B */
-    PYBLAS_CHECKED_OTHER_SHAPES = -103, /* matmul: not three matrices that fit */
+    PYBLAS_CHECKED_OTHER_SHAPES = -103, /* matmul: the shapes do not fit, or a size is 0 */
     PYBLAS_CHECKED_ROW_MAJOR = 1,       /* flags */
     PYBLAS_CHECKED_STRIDED_BATCHED = 2, /* call gemm_strided_batched, otherwise sgemm */
     PYBLAS_CHECKED_DEVICE_SCALARS = 4,  /* alpha_address and beta_address instead of alpha and beta */
@@ -33,14 +33,20 @@ int pyblas_checked_gemm(pyblasHandle_t handle, int flags, int transa, int transb
                         int64_t stride_b, double beta, uintptr_t beta_address, uintptr_t c, int64_t c_before,
                         int64_t c_after, int64_t ldc, int64_t stride_c, int64_t batch);
 
-/* sgemm on three blocks of host memory with fewer arguments, because each costs 12 ns. */
+/* The same on three blocks of host memory with fewer arguments, because each costs 12 ns. */
 int pyblas_checked_sgemm(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n, int64_t k,
                          double alpha, const float *a, int64_t a_size, int64_t lda, const float *b, int64_t b_size,
                          int64_t ldb, double beta, float *c, int64_t c_size, int64_t ldc);
+int pyblas_checked_gemm_strided_batched(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n,
+                                        int64_t k, double alpha, const float *a, int64_t a_size, int64_t lda,
+                                        int64_t stride_a, const float *b, int64_t b_size, int64_t ldb, int64_t stride_b,
+                                        double beta, float *c, int64_t c_size, int64_t ldc, int64_t stride_c,
+                                        int64_t batch);
 
-/* C := A * B for row-major blocks of host memory without gaps, whose shapes are judged here. */
-int pyblas_checked_matmul(pyblasHandle_t handle, const float *a, int64_t a_rows, int64_t a_columns, const float *b,
-                          int64_t b_rows, int64_t b_columns, float *c, int64_t c_rows, int64_t c_columns);
+/* C := A * B for stacks of row-major matrices in blocks of host memory, whose shapes are judged here. */
+int pyblas_checked_matmul(pyblasHandle_t handle, const float *a, int64_t a_stack, int64_t m, int64_t k, const float *b,
+                          int64_t b_stack, int64_t b_rows, int64_t n, float *c, int64_t c_stack, int64_t c_rows,
+                          int64_t c_columns);
 
 /* Arrays of addresses in host memory whose buffers the caller has checked. */
 int pyblas_checked_gemm_batched(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n,

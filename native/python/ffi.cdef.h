@@ -135,7 +135,8 @@ pyblasStatus_t pyblasSgemmBatchedRowMajor_64(pyblasHandle_t handle, pyblasOperat
 
 enum {
     PYBLAS_CHECKED_INVALID = -7,
-    PYBLAS_CHECKED_UNDECIDED_A = -101,
+    PYBLAS_CHECKED_UNDECIDED_A =
+        -101,
     PYBLAS_CHECKED_UNDECIDED_B = -102,
     PYBLAS_CHECKED_OTHER_SHAPES = -103,
     PYBLAS_CHECKED_ROW_MAJOR = 1,
@@ -152,8 +153,14 @@ int pyblas_checked_gemm(pyblasHandle_t handle, int flags, int transa, int transb
 int pyblas_checked_sgemm(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n, int64_t k,
                          double alpha, const float *a, int64_t a_size, int64_t lda, const float *b, int64_t b_size,
                          int64_t ldb, double beta, float *c, int64_t c_size, int64_t ldc);
-int pyblas_checked_matmul(pyblasHandle_t handle, const float *a, int64_t a_rows, int64_t a_columns, const float *b,
-                          int64_t b_rows, int64_t b_columns, float *c, int64_t c_rows, int64_t c_columns);
+int pyblas_checked_gemm_strided_batched(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n,
+                                        int64_t k, double alpha, const float *a, int64_t a_size, int64_t lda,
+                                        int64_t stride_a, const float *b, int64_t b_size, int64_t ldb, int64_t stride_b,
+                                        double beta, float *c, int64_t c_size, int64_t ldc, int64_t stride_c,
+                                        int64_t batch);
+int pyblas_checked_matmul(pyblasHandle_t handle, const float *a, int64_t a_stack, int64_t m, int64_t k, const float *b,
+                          int64_t b_stack, int64_t b_rows, int64_t n, float *c, int64_t c_stack, int64_t c_rows,
+                          int64_t c_columns);
 int pyblas_checked_gemm_batched(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n,
                                 int64_t k, double alpha, uintptr_t alpha_address, uintptr_t a, int64_t lda, uintptr_t b,
                                 int64_t ldb, double beta, uintptr_t beta_address, uintptr_t c, int64_t ldc,
