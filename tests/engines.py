@@ -128,6 +128,9 @@ class Cpu(Engine):
     def synchronize(self):
         pass
 
+    def cublas(self, a, b):
+        return None
+
 
 class Gpu(Engine):
     name = "gpu"
@@ -163,6 +166,22 @@ class Gpu(Engine):
 
     def synchronize(self):
         self.xp.cuda.Device().synchronize()
+
+    def cublas(self, a, b):
+        """a @ b by cublasSgemm, None where there is no cuBLAS."""
+        try:
+            from cupy.cuda import cublas
+        except ImportError:
+            return None
+        (m, k), n = a.shape, b.shape[1]
+        x, y = (self.xp.asarray(np.ascontiguousarray(matrix)) for matrix in (a, b))
+        z = self.xp.empty((m, n), dtype=np.float32)
+        scalars = np.array([1, 0], dtype=np.float32)
+        one, zero = scalars.ctypes.data, scalars.ctypes.data + 4
+        # Row-major operands in the other order: what column-major cuBLAS sees is the transposed product.
+        handle = self.xp.cuda.device.get_cublas_handle()
+        cublas.sgemm(handle, 0, 0, n, m, k, one, y.data.ptr, n, x.data.ptr, k, zero, z.data.ptr, n)
+        return self.xp.asnumpy(z)
 
 
 class GpuWithHostTables(Gpu):

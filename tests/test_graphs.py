@@ -292,7 +292,9 @@ def test_k5_another_thread_works_meanwhile(gpu, gpu_handle, stream):
             assert status == SUCCESS, message()
             capture.replay()
             stream.synchronize()
+            problem.check([gpu.host(block) for block in blocks])
             refill(gpu, blocks[2], problem.c.words)
+            gpu.xp.cuda.get_current_stream().synchronize()
             capture.close()
     finally:
         stop.set()
