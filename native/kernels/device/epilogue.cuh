@@ -29,11 +29,9 @@ public:
     }
 
 private:
-    // Intrinsics, so that beta * C is rounded before it is added.
+    // No branches, and intrinsics, so that beta * C is rounded before it is added. -0 changes no product.
     __device__ __forceinline__ float value(float sum, float old) const {
-        if (beta_ == 0.0f)
-            return depth_ == 0 ? 0.0f : __fmul_rn(alpha_, sum);
-        const float kept = __fmul_rn(beta_, old);
+        const float kept = beta_ != 0.0f ? __fmul_rn(beta_, old) : depth_ == 0 ? 0.0f : -0.0f;
         return depth_ == 0 ? kept : __fmaf_rn(alpha_, sum, kept);
     }
 
