@@ -4,7 +4,7 @@
 
 namespace {
 
-using pyblas::simulator::check_access;
+using pyblas::simulator::check;
 using pyblas::simulator::FaultKind;
 using pyblas::simulator::raise;
 
@@ -24,7 +24,7 @@ extern "C" {
 
 #define PYBLAS_ACCESS(name, write, bytes)                                                                              \
     void name(void *address) {                                                                                         \
-        check_access(address, bytes, write, __builtin_return_address(0));                                              \
+        check(address, bytes, write, __builtin_return_address(0));                                                     \
     }
 PYBLAS_ACCESS(__tsan_read1, false, 1)
 PYBLAS_ACCESS(__tsan_read2, false, 2)
@@ -39,10 +39,10 @@ PYBLAS_ACCESS(__tsan_write16, true, 16)
 #undef PYBLAS_ACCESS
 
 void __tsan_read_range(void *address, unsigned long bytes) {
-    check_access(address, bytes, false, __builtin_return_address(0));
+    check(address, bytes, false, __builtin_return_address(0));
 }
 void __tsan_write_range(void *address, unsigned long bytes) {
-    check_access(address, bytes, true, __builtin_return_address(0));
+    check(address, bytes, true, __builtin_return_address(0));
 }
 
 void __tsan_init() {}

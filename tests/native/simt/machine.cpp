@@ -326,7 +326,7 @@ void copy_async(float *shared, const float *global, size_t bytes, bool valid, co
               static_cast<const void *>(global), static_cast<void *>(shared), place(code).c_str());
     Copy copy{shared, {}, bytes};
     if (valid) {
-        check_access(global, bytes, false, code);
+        check(global, bytes, false, code);
         std::memcpy(copy.data, global, bytes);
     }
     mark_in_flight(shared, bytes, code);

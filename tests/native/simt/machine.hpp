@@ -40,8 +40,15 @@ struct Shared {
 };
 extern Shared static_shared, dynamic_shared;
 
-// Judges an access of the running thread; does nothing while none runs.
-void check_access(const void *address, size_t bytes, bool write, const void *code);
+// Judges an access of the running thread outside of its stack.
+void check_access(uintptr_t address, size_t bytes, bool write, const void *code);
+
+// The same for any access; host code and stacks, the most frequent, are none of ours.
+inline void check(const void *pointer, size_t bytes, bool write, const void *code) {
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    if (running.any && address - running.stack >= running.stack_bytes)
+        check_access(address, bytes, write, code);
+}
 
 // Between these two nobody may touch the words of a copy.
 void mark_in_flight(const void *shared, size_t bytes, const void *code);

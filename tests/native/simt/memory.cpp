@@ -22,7 +22,8 @@ struct Touched {
     const void *code;
 };
 
-[[noreturn]] void raise_at(FaultKind kind, const Touched &touched, uintptr_t address, const std::string &what) {
+[[noreturn, gnu::cold, gnu::noinline]] void raise_at(FaultKind kind, const Touched &touched, uintptr_t address,
+                                                     const std::string &what) {
     raise(kind, "%s: byte %zu of %s, at %s", what.c_str(), static_cast<size_t>(address - touched.begin), touched.name,
           place(touched.code).c_str());
 }
@@ -120,7 +121,8 @@ void check_region(Region &region, uintptr_t address, size_t bytes, bool write, c
         touch(region.words[at / 4 - region.begin / 4], write, region.content == Content::initialised, touched, at);
 }
 
-[[noreturn]] void raise_nowhere(uintptr_t address, size_t bytes, bool write, const void *code) {
+[[noreturn, gnu::cold, gnu::noinline]] void raise_nowhere(uintptr_t address, size_t bytes, bool write,
+                                                          const void *code) {
     const char *nearest = "everything";
     size_t distance = SIZE_MAX;
     const auto consider = [&](const char *name, uintptr_t begin, size_t size) {
@@ -150,13 +152,11 @@ Region::~Region() {
     regions.erase(std::find(regions.begin(), regions.end(), this));
 }
 
-void check_access(const void *pointer, size_t bytes, bool write, const void *code) {
-    const auto address = reinterpret_cast<uintptr_t>(pointer);
-    if (!running.any || address - running.stack < running.stack_bytes)
-        return;
-    for (Shared *shared : {&dynamic_shared, &static_shared})
-        if (shared->holds(address))
-            return check_shared(*shared, address, bytes, write, code);
+void check_access(uintptr_t address, size_t bytes, bool write, const void *code) {
+    if (dynamic_shared.holds(address))
+        return check_shared(dynamic_shared, address, bytes, write, code);
+    if (static_shared.holds(address))
+        return check_shared(static_shared, address, bytes, write, code);
     for (Region *region : regions)
         if (region->holds(address))
             return check_region(*region, address, bytes, write, code);

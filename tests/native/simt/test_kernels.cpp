@@ -463,23 +463,31 @@ private:
         const long ms[] = {1, 2, 3, 4, 7, bm_ / 2, bm_ - 1, bm_, bm_ + 1, bm_ + 4};
         const long ns[] = {1, 2, 3, 5, 8, bn_ / 2 + 1, bn_ - 1, bn_, bn_ + 1, bn_ + 6};
         const long ks[] = {1, 2, 3, bk_ - 1, bk_, bk_ + 1, 2 * bk_, 2 * bk_ + 1, 3 * bk_ + 3, 4 * bk_ - 1, 5 * bk_};
-        for (const Op transa : {Op::N, Op::T})
-            for (const Op transb : {Op::N, Op::T})
-                for (const long m : ms)
-                    for (const long n : ns) {
+        const bool large = bm_ * bn_ > 64 * 64;
+        bool alike = false; // large tiles take their time: each size gets NN and TT, the next one NT and TN
+        for (const long m : ms) {
+            alike = !alike;
+            for (const long n : ns) {
+                alike = !alike;
+                for (const Op transa : {Op::N, Op::T})
+                    for (const Op transb : {Op::N, Op::T}) {
+                        if (large && (transa == transb) != alike)
+                            continue;
                         Case test = random_case();
                         test.transa = transa, test.transb = transb;
-                        test.m = m, test.n = std::max(1L, n);
+                        test.m = std::max(1L, m), test.n = std::max(1L, n);
                         test.k = std::max(1L, pick(ks, test.seed));
                         check(test);
                     }
+            }
+        }
     }
 
     // Long sums, where kernels change what they do.
     void depths() {
         for (const long k : {63, 64, 65, 127, 128, 129, 255, 256, 257, 272, 511, 512, 513, 528, 769}) {
             Case test = random_case();
-            test.m = bm_ + 1, test.n = 5;
+            test.m = bm_ / 2 + 3, test.n = 5;
             test.k = k;
             check(test);
             test.transa = test.transa == Op::N ? Op::T : Op::N;
