@@ -39,6 +39,8 @@ class View(NamedTuple):
     address: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    by_rows: bool  # a block in C order; a stride along an axis of length 1 means nothing
+    by_columns: bool  # a block in Fortran order
     readonly: bool
     device: int | None  # None: host memory
     stream: int | None = None  # of the interface, where the library has no current stream to ask for
@@ -107,7 +109,8 @@ def _numpy_view(x: np.ndarray[Any, Any], owner: object, name: str) -> View:
     # NumPy's own way to the address makes an object first and takes twice the time, but works for any strides.
     address = int(_cast("uintptr_t", _from_buffer(x))) if flags.c_contiguous else x.ctypes.data
     readonly = not flags.writeable or (owner is not x and _is_jax(owner))
-    return View(x, owner, "numpy", address, x.shape, x.strides, readonly, None)
+    rows, columns = flags.c_contiguous, flags.f_contiguous
+    return View(x, owner, "numpy", address, x.shape, x.strides, rows, columns, readonly, None)
 
 
 def _is_jax(x: object) -> bool:
@@ -123,15 +126,15 @@ def _torch_view(torch: Any, x: Any, name: str) -> View:
         )
     # Reading a tensor that requires gradients is fine, as through detach(): the product is not recorded. Writing into one
     # behind autograd's back is not.
-    strides = tuple(step * ITEM for step in x.stride())
-    if x.device.type == "cpu":
-        return View(x.detach().numpy(), x, "torch", x.data_ptr(), tuple(x.shape), strides, x.requires_grad, None)
-    return View(x, x, "torch", x.data_ptr(), tuple(x.shape), strides, x.requires_grad, x.device.index)
+    shape, strides = tuple(x.shape), tuple(step * ITEM for step in x.stride())
+    return View(x, x, "torch", x.data_ptr(), shape, strides, *_blocks(shape, strides), x.requires_grad, x.device.index)
 
 
 def _cupy_view(x: Any, name: str) -> View:
     _require_float32(name, x.dtype, good=x.dtype == FLOAT32)
-    return View(x, x, "cupy", x.data.ptr, x.shape, x.strides, False, x.data.device_id)
+    flags, memory = x.flags, x.data
+    rows, columns = flags.c_contiguous, flags.f_contiguous
+    return View(x, x, "cupy", memory.ptr, x.shape, x.strides, rows, columns, False, memory.device_id)
 
 
 def _interface_view(x: Any, interface: dict[str, Any], name: str) -> View:
@@ -145,17 +148,31 @@ def _interface_view(x: Any, interface: dict[str, Any], name: str) -> View:
     stream = interface.get("stream")
     knows_device = hasattr(x, "__dlpack_device__")
     device = int(x.__dlpack_device__()[1]) if knows_device else _device_of_address(address)
+    strides = _packed_strides(shape) if strides is None else tuple(strides)
+    readonly = bool(readonly) or _is_jax(x)
+    stream = None if stream is None else int(stream)
     return View(
-        x,
-        x,
-        "interface",
-        int(address or 0),
-        shape,
-        _packed_strides(shape) if strides is None else tuple(strides),
-        bool(readonly) or _is_jax(x),
-        device,
-        None if stream is None else int(stream),
+        x, x, "interface", int(address or 0), shape, strides, *_blocks(shape, strides), readonly, device, stream
     )
+
+
+def _is_packed(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    step = ITEM
+    for count, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if count == 0:
+            return True
+        if count != 1:
+            if stride != step:
+                return False
+            step *= count
+    return True
+
+
+def _blocks(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[bool, bool]:
+    """Whether the array is a block in C and in Fortran order. An empty array is both."""
+    if 0 in shape:
+        return True, True
+    return _is_packed(shape, strides), _is_packed(shape[::-1], strides[::-1])
 
 
 def _packed_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -228,7 +245,8 @@ def _dlpack_view(x: Any, name: str, stream: int | None) -> View:
     address = (tensor.data or 0) + tensor.byte_offset
     # The capsule keeps the memory: as it is not renamed, its own destructor calls the deleter.
     owner = (x, capsule)
-    return View(x, owner, "interface", address, shape, strides, readonly or _is_jax(x), device, stream)
+    readonly = readonly or _is_jax(x)
+    return View(x, owner, "interface", address, shape, strides, *_blocks(shape, strides), readonly, device, stream)
 
 
 def _read_capsule(capsule: object) -> tuple[_DLTensor, bool]:
@@ -290,6 +308,8 @@ def scalars(
     function: str, alpha: object, beta: object, device: int | None, stream: int | None
 ) -> tuple[float, float, list[View]]:
     """alpha and beta as floats, or the views of two 0-d arrays on the product's GPU."""
+    if isinstance(alpha, float) and isinstance(beta, float):
+        return float(alpha), float(beta), []
     views = []
     values = []
     for name, x in (("alpha", alpha), ("beta", beta)):
@@ -339,23 +359,6 @@ def _host_scalar(name: str, x: object) -> float | None:
 # ---- layout --------------------------------------------------------------------------------------------------------
 
 
-def is_packed(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """C-contiguous; a stride along an axis of length 1 means nothing."""
-    step = ITEM
-    for count, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if count == 0:
-            return True
-        if count != 1:
-            if stride != step:
-                return False
-            step *= count
-    return True
-
-
-def _is_block(seen: View) -> bool:
-    return is_packed(seen.shape, seen.strides) or is_packed(seen.shape[::-1], seen.strides[::-1])
-
-
 def infer_order(function: str, views: Iterable[tuple[str, View]]) -> bool:
     """True for 'C', False for 'F': what the arrays of two or more dimensions say."""
     says: dict[bool, str] = {}
@@ -375,8 +378,7 @@ def infer_order(function: str, views: Iterable[tuple[str, View]]) -> bool:
 
 def _says_rows(seen: View) -> bool | None:
     shape, strides = seen.shape, seen.strides
-    by_rows = is_packed(shape, strides)
-    by_columns = is_packed(shape[::-1], strides[::-1])
+    by_rows, by_columns = seen.by_rows, seen.by_columns
     if not by_rows and not by_columns:
         by_rows = shape[-1] == 1 or strides[-1] == ITEM
         by_columns = shape[0] == 1 or strides[0] == ITEM or (len(shape) == 3 and strides[1] == ITEM)
@@ -393,7 +395,7 @@ def buffer(
     A block of any shape is a flat buffer. Anything else must be the matrices themselves: with strides equal to order, ld
     and batch stride, and as many rows and columns as are needed; then there is nothing left to check (-1).
     """
-    if _is_block(seen):
+    if seen.by_rows or seen.by_columns:
         return 0, seen.size
     if wanted.length == 0 or wanted.vectors == 0:
         return 0, -1
@@ -532,7 +534,7 @@ def hand_back(result: View, inputs: Sequence[View]) -> Any:
 def packed_copy(seen: View) -> Any:
     """The same values in a new array in C order."""
     result = empty(seen, seen.shape)
-    assign(result, seen.array if seen.library != "torch" else seen.owner)
+    assign(result, seen.array)
     return result
 
 
@@ -553,4 +555,4 @@ def written(seen: View) -> None:
         # Autograd compares versions to find values that were saved for a gradient and then changed.
         increment = getattr(sys.modules["torch"].autograd.graph, "increment_version", None)
         if increment is not None:
-            increment(seen.owner)
+            increment(seen.array)

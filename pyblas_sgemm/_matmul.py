@@ -12,7 +12,7 @@ from . import _arrays
 from ._arrays import ITEM, View
 from ._cffi import ffi, lib
 from ._handle import Context, context_for, thread
-from ._sgemm import settings
+from ._sgemm import Settings
 from ._status import InvalidValueError, check
 
 _checked_matmul = lib.pyblas_checked_matmul
@@ -160,11 +160,8 @@ def _matmul(a: Any, b: Any, out: Any, alpha: object, beta: object, compute: str 
                 target = copy
             plan = _plan(seen_a, seen_b, target, stack, (m, n, k))
         context = context_for("matmul", None, None, place)
-        if place is None and compute is None:  # the thread's handle is as it should be
+        with Settings(context, None, compute, None, None, stream, bool(on_device)):
             _queue(context, plan, seen_a, seen_b, target, alpha_value, beta_value, on_device)
-        else:
-            with settings(context, None, compute, None, None, stream, bool(on_device)):
-                _queue(context, plan, seen_a, seen_b, target, alpha_value, beta_value, on_device)
     if seen_out is None:
         return _arrays.hand_back(target, (views["a"], views["b"]))
     if target is not seen_out:

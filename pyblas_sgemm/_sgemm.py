@@ -8,8 +8,7 @@ falls through to the long way, which knows every kind of array and has the words
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -279,7 +278,7 @@ def selected_kernel(
     transpose = (call.transb, call.transa, call.n, call.m) if _by_rows(call.function, order, ()) else None
     ta, tb, rows, columns = transpose or (call.transa, call.transb, call.m, call.n)
     name, reason = ffi.new("char const **"), ffi.new("char const **")
-    with settings(context, handle, compute, batch_invariant):
+    with Settings(context, handle, compute, batch_invariant):
         check(lib.pyblasSelectedKernel(context.c, ta, tb, rows, columns, call.k, call.batch, name, reason))
         return SelectedKernel(ffi.string(name[0]).decode(), ffi.string(reason[0]).decode())
 
@@ -304,22 +303,25 @@ class _Call(NamedTuple):
     stride_c: int
     batch: int
 
-    def elements(self, name: str, address: int, by_rows: bool) -> Elements:
-        """What an operand's matrices occupy."""
-        op, rows, columns, ld, stride = {
-            "A": (self.transa, self.m, self.k, self.lda, self.stride_a),
-            "B": (self.transb, self.k, self.n, self.ldb, self.stride_b),
-            "C": (0, self.m, self.n, self.ldc, self.stride_c),
-        }[name]
-        length, vectors = (columns, rows) if (op == 0) == by_rows else (rows, columns)
-        return Elements(address, length, vectors, ld, stride)
+    def elements(self, by_rows: bool, a: int = 0, b: int = 0, c: int = 0) -> tuple[Elements, Elements, Elements]:
+        """What the matrices of A, B and C occupy from their addresses on."""
+        m, n, k = self.m, self.n, self.k
+        # Stored in rows, op(A) is k long unless it is transposed, and so on.
+        size_a = (k, m) if (self.transa == 0) == by_rows else (m, k)
+        size_b = (n, k) if (self.transb == 0) == by_rows else (k, n)
+        size_c = (n, m) if by_rows else (m, n)
+        return (
+            Elements(a, *size_a, self.lda, self.stride_a),
+            Elements(b, *size_b, self.ldb, self.stride_b),
+            Elements(c, *size_c, self.ldc, self.stride_c),
+        )
 
-    def touches_memory(self, by_rows: bool) -> bool:
+    def touches_memory(self, a: Elements, b: Elements, c: Elements) -> bool:
         """Whether the sizes are legal and not empty. If not, the C library answers, and there is no extent to check."""
         return (
-            min(self.m, self.n, self.batch) > 0
-            and self.k >= 0
-            and all(e.ld >= max(1, e.length) for e in (self.elements(name, 0, by_rows) for name in "ABC"))
+            (self.m > 0 and self.n > 0 and self.batch > 0 and self.k >= 0)
+            and (a.ld >= 1 and b.ld >= 1 and c.ld >= 1)
+            and (a.ld >= a.length and b.ld >= b.length and c.ld >= c.length)
         )
 
 
@@ -338,30 +340,27 @@ def _parse(
     stride_c: object = 0,
     batch: object = 1,
 ) -> _Call:
-    def size(name: str, x: Any) -> int:
-        try:
-            value = operator.index(x)
-        except TypeError:
-            raise TypeError(f"{function}: {name} is a {type(x).__name__}; an integer is needed") from None
-        if not -(2**63) <= value < 2**63:
-            raise OverflowError(f"{function}: {name} is {value}, which does not fit into 64 bits")
-        return value
+    sizes: tuple[Any, ...] = (m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c, batch)
+    for x in sizes:
+        if x.__class__ is not int or not _LEAST <= x <= _MOST:
+            sizes = tuple(_size(function, name, size) for name, size in zip(_SIZES, sizes, strict=True))
+            break
+    ops = (_operation(function, "transa", transa), _operation(function, "transb", transb))
+    return _Call(function, *ops, *sizes)
 
-    return _Call(
-        function,
-        _operation(function, "transa", transa),
-        _operation(function, "transb", transb),
-        size("m", m),
-        size("n", n),
-        size("k", k),
-        size("lda", lda),
-        size("ldb", ldb),
-        size("ldc", ldc),
-        size("strideA", stride_a),
-        size("strideB", stride_b),
-        size("strideC", stride_c),
-        size("batch_count", batch),
-    )
+
+_SIZES = ("m", "n", "k", "lda", "ldb", "ldc", "strideA", "strideB", "strideC", "batch_count")
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
+def _size(function: str, name: str, x: Any) -> int:
+    try:
+        value = operator.index(x)
+    except TypeError:
+        raise TypeError(f"{function}: {name} is a {type(x).__name__}; an integer is needed") from None
+    if not _LEAST <= value <= _MOST:
+        raise OverflowError(f"{function}: {name} is {value}, which does not fit into 64 bits")
+    return value
 
 
 def _operation(function: str, name: str, x: Any) -> int:
@@ -417,62 +416,53 @@ def _run(
     by_rows = _by_rows(function, order, named)
     alpha_value, beta_value, on_device = _arrays.scalars(function, alpha, beta, place, wanted_stream)
 
-    touches = call.touches_memory(by_rows)
-    elements: dict[str, Elements] = {}
-    buffers: dict[str, tuple[int, int]] = {}
-    for name in "ABC":
-        seen = views.get(name)
-        elements[name] = call.elements(name, 0 if seen is None else seen.address, by_rows)
-        buffers[name] = (0, -1)
-        if seen is not None and touches:
-            buffers[name] = _arrays.buffer(function, name, seen, by_rows, elements[name], call.batch, batched)
+    elements = call.elements(by_rows, *(views[name].address if name in views else 0 for name in "ABC"))
+    a, b, c = elements
+    buffers = [0, -1] * 3  # nothing to check
+    if call.touches_memory(a, b, c):
+        for i, name in enumerate("ABC"):
+            if name in views:
+                buffers[2 * i : 2 * i + 2] = _arrays.buffer(
+                    function, name, views[name], by_rows, elements[i], call.batch, batched
+                )
 
     flags = (
         lib.PYBLAS_CHECKED_ROW_MAJOR * by_rows
         | lib.PYBLAS_CHECKED_STRIDED_BATCHED * batched
         | lib.PYBLAS_CHECKED_DEVICE_SCALARS * bool(on_device)
     )
-    a, b, c = elements["A"], elements["B"], elements["C"]
     alpha_address, beta_address = (seen.address for seen in on_device) if on_device else (0, 0)
-
-    def product(context: Context, flags: int) -> int:
-        return int(
-            lib.pyblas_checked_gemm(
-                context.c,
-                flags,
-                call.transa,
-                call.transb,
-                call.m,
-                call.n,
-                call.k,
-                alpha_value,
-                alpha_address,
-                a.address,
-                *buffers["A"],
-                a.ld,
-                a.stride,
-                b.address,
-                *buffers["B"],
-                b.ld,
-                b.stride,
-                beta_value,
-                beta_address,
-                c.address,
-                *buffers["C"],
-                c.ld,
-                c.stride,
-                call.batch,
-            )
-        )
-
+    arguments = (
+        *call[1:6],
+        alpha_value,
+        alpha_address,
+        a.address,
+        buffers[0],
+        buffers[1],
+        a.ld,
+        a.stride,
+        b.address,
+        buffers[2],
+        buffers[3],
+        b.ld,
+        b.stride,
+        beta_value,
+        beta_address,
+        c.address,
+        buffers[4],
+        buffers[5],
+        c.ld,
+        c.stride,
+        call.batch,
+    )
     context = context_for(function, device, handle, place)
-    with settings(context, handle, compute, batch_invariant, stream, wanted_stream, bool(on_device)):
-        status = product(context, flags)
+    with Settings(context, handle, compute, batch_invariant, stream, wanted_stream, bool(on_device)):
+        status = lib.pyblas_checked_gemm(context.c, flags, *arguments)
         while status in _UNDECIDED:
-            name = "A" if status == lib.PYBLAS_CHECKED_UNDECIDED_A else "B"
-            _arrays.require_disjoint(function, name, elements[name], "C", c, call.batch)
+            name, i = ("A", 0) if status == lib.PYBLAS_CHECKED_UNDECIDED_A else ("B", 1)
+            _arrays.require_disjoint(function, name, elements[i], "C", c, call.batch)
             flags |= _UNDECIDED[status]
-            status = product(context, flags)
+            status = lib.pyblas_checked_gemm(context.c, flags, *arguments)
         check(status)
     # The arrays live until here, when the work is queued. Their libraries free memory in the order of the stream, or only
     # after it, so the work may go on when the caller has dropped the last reference.
@@ -510,8 +500,11 @@ def _run_batched(
     by_rows = _by_rows(function, order, named)
     alpha_value, beta_value, on_device = _arrays.scalars(function, alpha, beta, place, wanted_stream)
 
-    elements = {name: [call.elements(name, seen.address, by_rows) for seen in views[name]] for name in "ABC"}
-    if call.touches_memory(by_rows):
+    elements = {
+        name: [sizes._replace(address=seen.address) for seen in views[name]]
+        for name, sizes in zip("ABC", call.elements(by_rows), strict=True)
+    }
+    if call.touches_memory(*call.elements(by_rows)):
         for name in "ABC":
             for i, seen in enumerate(views[name]):
                 _require_inside(function, f"{name}s[{i}]", seen, by_rows, elements[name][i])
@@ -525,7 +518,7 @@ def _run_batched(
     alpha_address, beta_address = (seen.address for seen in on_device) if on_device else (0, 0)
     flags = lib.PYBLAS_CHECKED_ROW_MAJOR * by_rows | lib.PYBLAS_CHECKED_DEVICE_SCALARS * bool(on_device)
     context = context_for(function, device, handle, place)
-    with settings(context, handle, compute, batch_invariant, stream, wanted_stream, bool(on_device)):
+    with Settings(context, handle, compute, batch_invariant, stream, wanted_stream, bool(on_device)):
         check(
             lib.pyblas_checked_gemm_batched(
                 context.c,
@@ -596,38 +589,56 @@ def _require_disjoint_inputs(function: str, name: str, inputs: list[Elements], o
             _arrays.require_disjoint(function, f"{name}s[{i}]", inputs[i], f"Cs[{j}]", outputs[j])
 
 
-@contextmanager
-def settings(
-    context: Context,
-    handle: Handle | None,
-    compute: str | None,
-    batch_invariant: bool | None,
-    stream: object = None,
-    wanted_stream: int | None = None,
-    scalars_on_device: bool = False,
-) -> Iterator[None]:
+class Settings:
     """The C handle as one call wants it: stream, compute mode and the place of the scalars, put back afterwards."""
-    if context.device is None and stream is not None:
-        raise InvalidValueError("stream is given, but the arrays are in host memory")
-    mode = mode_number(compute) if compute is not None else None
-    if mode is None and handle is not None and handle.follows_compute and thread.compute is not None:
-        mode = mode_number(thread.compute)
-    with context.lock:
-        before = context.mode
-        invariant_before = handle is not None and handle.batch_invariant
+
+    __slots__ = ("before", "context", "invariant", "mode", "scalars_on_device", "stream", "was_invariant")
+
+    def __init__(
+        self,
+        context: Context,
+        handle: Handle | None,
+        compute: str | None,
+        batch_invariant: bool | None,
+        stream: object = None,
+        wanted_stream: int | None = None,
+        scalars_on_device: bool = False,
+    ) -> None:
+        if stream is not None and context.device is None:
+            raise InvalidValueError("stream is given, but the arrays are in host memory")
+        self.context = context
+        self.stream = wanted_stream or 0
+        self.scalars_on_device = scalars_on_device
+        self.mode = None if compute is None else mode_number(compute)
+        if compute is None and handle is not None and handle.follows_compute and thread.compute is not None:
+            self.mode = mode_number(thread.compute)
+        self.was_invariant = handle is not None and handle.batch_invariant
+        self.invariant = self.was_invariant if batch_invariant is None else bool(batch_invariant)
+
+    def __enter__(self) -> None:
+        context = self.context
+        context.lock.acquire()
+        self.before = context.mode
         try:
-            if mode is not None:
-                context.set_mode(mode)
-            if batch_invariant is not None and bool(batch_invariant) != invariant_before:
-                check(lib.pyblasSetBatchInvariant(context.c, bool(batch_invariant)))
+            if self.mode is not None:
+                context.set_mode(self.mode)
+            if self.invariant != self.was_invariant:
+                check(lib.pyblasSetBatchInvariant(context.c, self.invariant))
             if context.device is not None:
-                context.set_stream(wanted_stream or 0)
-            if scalars_on_device:
+                context.set_stream(self.stream)
+            if self.scalars_on_device:
                 check(lib.pyblasSetPointerMode(context.c, lib.PYBLAS_POINTER_MODE_DEVICE))
-            yield
-        finally:
-            context.set_mode(before)
-            if batch_invariant is not None and bool(batch_invariant) != invariant_before:
-                lib.pyblasSetBatchInvariant(context.c, invariant_before)
-            if scalars_on_device:
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *failure: object) -> None:
+        context = self.context
+        try:
+            context.set_mode(self.before)
+            if self.invariant != self.was_invariant:
+                lib.pyblasSetBatchInvariant(context.c, self.was_invariant)
+            if self.scalars_on_device:
                 lib.pyblasSetPointerMode(context.c, lib.PYBLAS_POINTER_MODE_HOST)
+        finally:
+            context.lock.release()

@@ -519,7 +519,7 @@ def test_selected_kernel():
         chosen = pyblas_sgemm.selected_kernel("N", "T", 64, 32, 16, batch_count=batch)
         assert chosen.name in names and chosen.reason
     row_major = pyblas_sgemm.selected_kernel("N", "T", 3, 4096, 512, order="C")
-    column_major = pyblas_sgemm.selected_kernel("N", "T", 4096, 3, 512, order="F")
+    column_major = pyblas_sgemm.selected_kernel("T", "N", 4096, 3, 512, order="F")
     assert row_major.name == column_major.name
     with pytest.raises(InvalidValueError):
         pyblas_sgemm.selected_kernel("N", "N", -1, 1, 1)
