@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 TITLES = {
     "squares": "Squares",
+    "ladder": "The ladder",
     "published": "Shapes of published comparisons",
     "odd": "Odd sizes",
     "transposes": "Transposed operands",

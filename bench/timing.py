@@ -177,6 +177,7 @@ class Buffers:
         for begin in range(0, self.pool.size, 1 << 28):
             part = self.pool[begin : begin + (1 << 28)]
             part[:] = random.standard_normal(part.size, dtype=cp.float32)
+        cp.cuda.Device().synchronize()  # the products run on a stream of their own
 
     def pointers(self, index: int) -> tuple[int, int, int]:
         a = self.pool.data.ptr + 4 * sum(self.each) * (index % self.sets)

@@ -83,24 +83,31 @@ struct TileRate {
     double efficiency[4]; // share of the multiply-add peak with that many everywhere, for ops NN, NT, TN, TT
     double alone;         // share of that rate which a block reaches by itself
     double seconds;       // lost between one wave of blocks and the next
+    double narrow;        // more time, as a share, for each operand contiguous along C whose ld forbids wide loads
 };
 
-// Whole waves of resident blocks, then what is left, spread over the multiprocessors; never faster than the bytes.
-inline double predict(const Problem &problem, const Device &device, int tile_m, int tile_n, const TileRate &rate) {
+// Whole waves of blocks, then what is left, spread over the multiprocessors; never faster than the bytes. fit: blocks
+// that one multiprocessor has room for.
+inline double predict(const Problem &problem, const Device &device, int tile_m, int tile_n, const TileRate &rate,
+                      int fit) {
     const double blocks = static_cast<double>(TileGrid::of(problem, tile_m, tile_n).blocks);
     const double m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
     const double k = static_cast<double>(problem.k), batch = static_cast<double>(problem.batch);
-    const double flops = 2.0 * tile_m * tile_n * (k + 16); // of one block; filling the pipeline is like 16 of k
     const double efficiency = rate.efficiency[(problem.transa == Op::T ? 2 : 0) + (problem.transb == Op::T ? 1 : 0)];
-    const double peak = efficiency * device.fp32_flops / device.multiprocessors;
-    const double slots = static_cast<double>(rate.resident) * device.multiprocessors;
+    const bool narrow_a = problem.transa == Op::N && problem.a.ld % 4 != 0;
+    const bool narrow_b = problem.transb == Op::T && problem.b.ld % 4 != 0;
+    const double slower = 1 + rate.narrow * (narrow_a + narrow_b);
+    const double peak = efficiency / slower * device.fp32_flops / device.multiprocessors;
+    const double flops = 2.0 * tile_m * tile_n * (k + 16); // of one block; filling the pipeline is like 16 of k
+    const auto together = [&](double count) {              // seconds of count blocks on one multiprocessor
+        const double full = rate.resident > 1 ? (count - 1) / (rate.resident - 1) : 1;
+        return rate.seconds + count * flops / (peak * (rate.alone + (1 - rate.alone) * full));
+    };
+    const double resident = std::max(1, std::min(fit, rate.resident));
+    const double slots = resident * device.multiprocessors;
     const double waves = std::floor(blocks / slots);
     const double last = std::ceil((blocks - waves * slots) / device.multiprocessors); // blocks on the fullest one
-    double seconds = waves * (rate.seconds + rate.resident * flops / peak);
-    if (last > 0) {
-        const double full = rate.resident > 1 ? (last - 1) / (rate.resident - 1) : 1;
-        seconds += rate.seconds + last * flops / (peak * (rate.alone + (1 - rate.alone) * full));
-    }
+    const double seconds = waves * together(resident) + (last > 0 ? together(last) : 0);
     const bool reads_c = !(problem.beta.known() && problem.beta.value == 0);
     const double bytes = 4.0 * batch * (m * k + k * n + (reads_c ? 2 : 1) * m * n);
     return device.launch_seconds + std::max(seconds, bytes / device.bandwidth);

@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
 }
 
 double cost(const Problem &problem, const Device &device) {
-    constexpr TileRate kRate{2, {0.099, 0.098, 0.099, 0.098}, 0.5, 1e-6};
-    return predict(problem, device, Tile::BM, Tile::BN, kRate);
+    constexpr TileRate kRate{2, {0.099, 0.098, 0.099, 0.098}, 0.5, 1e-6, 0};
+    return predict(problem, device, Tile::BM, Tile::BN, kRate, kRate.resident);
 }
 
 Status launch_smem_tile(const Problem &problem, const Launch &launch_on) {

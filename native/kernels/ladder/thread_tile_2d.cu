@@ -81,13 +81,13 @@ using Tile64 = BlockTile<64, 64, 16, 4, 4>;
 using Tile128 = BlockTile<128, 128, 8, 8, 8>;
 
 double cost64(const Problem &problem, const Device &device) {
-    constexpr TileRate kRate{2, {0.273, 0.286, 0.274, 0.286}, 0.6, 1e-6};
-    return predict(problem, device, Tile64::BM, Tile64::BN, kRate);
+    constexpr TileRate kRate{2, {0.273, 0.286, 0.274, 0.286}, 0.6, 1e-6, 0};
+    return predict(problem, device, Tile64::BM, Tile64::BN, kRate, kRate.resident);
 }
 
 double cost128(const Problem &problem, const Device &device) {
-    constexpr TileRate kRate{2, {0.411, 0.415, 0.410, 0.414}, 0.67, 1e-6};
-    return predict(problem, device, Tile128::BM, Tile128::BN, kRate);
+    constexpr TileRate kRate{2, {0.411, 0.415, 0.410, 0.414}, 0.67, 1e-6, 0};
+    return predict(problem, device, Tile128::BM, Tile128::BN, kRate, kRate.resident);
 }
 
 template <class Tile>

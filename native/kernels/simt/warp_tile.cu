@@ -170,17 +170,22 @@ constexpr bool folds(const Problem &problem) {
     return problem.k > fold_depth<Tile>(problem.k);
 }
 
+// Blocks that the shared memory of one multiprocessor has room for; each takes 1 KB more than it asks for.
+template <class Tile>
+int blocks_that_fit(const Problem &problem, const Device &device) {
+    using Largest = Layout<Tile, false, false>; // transposed tiles are padded
+    return (device.shared_per_block + 1024) / (Largest::bytes(folds<Tile>(problem)) + 1024);
+}
+
 template <class Tile>
 const char *refuses(const Problem &problem, const Device &device) {
-    using Largest = Layout<Tile, false, false>;
-    return Largest::bytes(folds<Tile>(problem)) > device.shared_per_block
-               ? "a block needs more shared memory than the device gives"
-               : nullptr;
+    return blocks_that_fit<Tile>(problem, device) < 1 ? "a block needs more shared memory than the device gives"
+                                                      : nullptr;
 }
 
 template <class Tile>
 double cost(const Problem &problem, const Device &device) {
-    return predict(problem, device, Tile::BM, Tile::BN, Tile::kRate);
+    return predict(problem, device, Tile::BM, Tile::BN, Tile::kRate, blocks_that_fit<Tile>(problem, device));
 }
 
 template <class Tile, bool ContiguousM, bool ContiguousN>
@@ -207,19 +212,19 @@ Status launch_warp_tile(const Problem &problem, const Launch &launch_on) {
 // each multiprocessor.
 struct Tile32 : WarpTile<32, 32, 16, 32, 16, 4, 4, 4, 8> {
     static constexpr int kShortFold = 64;
-    static constexpr TileRate kRate{kResident, {0.57, 0.61, 0.52, 0.57}, 0.65, 0.5e-6};
+    static constexpr TileRate kRate{kResident, {0.57, 0.61, 0.515, 0.57}, 0.65, 0.5e-6, 0.25};
 };
 struct Tile64 : WarpTile<64, 64, 16, 32, 32, 4, 8, 3, 4> {
     static constexpr int kShortFold = 64;
-    static constexpr TileRate kRate{kResident, {0.69, 0.72, 0.64, 0.69}, 0.75, 0.5e-6};
+    static constexpr TileRate kRate{kResident, {0.695, 0.72, 0.66, 0.68}, 0.75, 0.5e-6, 0.09};
 };
-struct Tile128x64 : WarpTile<128, 64, 16, 64, 32, 8, 8, 3, 4> {
+struct Tile128x64 : WarpTile<128, 64, 16, 64, 32, 8, 8, 3, 3> {
     static constexpr int kShortFold = 256;
-    static constexpr TileRate kRate{kResident, {0.76, 0.78, 0.69, 0.68}, 0.81, 1e-6};
+    static constexpr TileRate kRate{kResident, {0.775, 0.79, 0.72, 0.735}, 0.83, 1e-6, 0.11};
 };
 struct Tile128 : WarpTile<128, 128, 16, 64, 32, 8, 8, 2, 2> {
     static constexpr int kShortFold = 256;
-    static constexpr TileRate kRate{kResident, {0.76, 0.80, 0.70, 0.755}, 0.93, 1e-6};
+    static constexpr TileRate kRate{kResident, {0.765, 0.80, 0.71, 0.75}, 0.93, 1e-6, 0.08};
 };
 
 constexpr Kernel kRows[] = {
