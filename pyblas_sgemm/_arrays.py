@@ -280,6 +280,12 @@ def common_device(function: str, views: Iterable[tuple[str, View]]) -> int | Non
     return None if first is None else first[1]
 
 
+def require_writable(function: str, name: str, seen: View) -> None:
+    if seen.readonly:
+        reason = ", as it requires gradients; pass its detach()" if seen.library == "torch" else ""
+        raise InvalidValueError(f"{function}: {name} is read-only{reason}")
+
+
 def stream_address(stream: object) -> int:
     """The CUDA stream a caller named: an address, or a stream object of any library."""
     if isinstance(stream, (int, np.integer)) and not isinstance(stream, bool):
@@ -554,5 +560,5 @@ def written(seen: View) -> None:
     if seen.library == "torch":
         # Autograd compares versions to find values that were saved for a gradient and then changed.
         increment = getattr(sys.modules["torch"].autograd.graph, "increment_version", None)
-        if increment is not None:
+        if increment is not None and not seen.array.is_inference():
             increment(seen.array)

@@ -75,7 +75,7 @@ class Context:
         out = ffi.new("pyblasHandle_t *")
         self.c = ffi.NULL
         if device is None:
-            _find_blas()
+            find_blas()
             check(lib.pyblasCreateCpu(out))
         else:
             with _current_device(device):
@@ -119,7 +119,7 @@ _blas_lock = threading.Lock()
 _blas_is_found = False
 
 
-def _find_blas() -> None:
+def find_blas() -> None:
     """Tell the library where scipy_openblas32 lies. Finding it costs some milliseconds, importing it forty."""
     global _blas_is_found
     with _blas_lock:
@@ -129,7 +129,8 @@ def _find_blas() -> None:
         package = importlib.util.find_spec("scipy_openblas32")
         for folder in (package.submodule_search_locations or ()) if package else ():
             for path in sorted(Path(folder, "lib").glob("libscipy_openblas.so*")):
-                check(lib.pyblasSetBlasLibrary(os.fsencode(path)))
+                # Refused once a product in C has loaded a BLAS; then that one is used.
+                lib.pyblasSetBlasLibrary(os.fsencode(path))
                 return
 
 

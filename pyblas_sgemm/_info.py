@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _cffi
 from ._cffi import ffi, lib
-from ._handle import current_compute
+from ._handle import current_compute, find_blas
 from ._status import SgemmError, check
 
 
@@ -78,6 +78,7 @@ def build_architectures() -> list[str]:
 
 
 def _cpu() -> dict[str, Any]:
+    find_blas()
     cpu = ffi.new("pyblasCpuInfo_t *")
     check(lib.pyblasCpuInfo(cpu))
     return {

@@ -23,7 +23,16 @@ _ndarray = np.ndarray
 _empty = np.empty
 
 
-def matmul(a: Any, b: Any, *, out: Any = None, alpha: Any = 1, beta: Any = 0, compute: str | None = None) -> Any:
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    out: Any = None,
+    alpha: Any = 1,
+    beta: Any = 0,
+    compute: str | None = None,
+    batch_invariant: bool | None = None,
+) -> Any:
     """alpha * (a @ b) + beta * out, by the rules of ``numpy.matmul`` for float32.
 
     ``a`` is (..., m, k) or (k,), ``b`` is (..., k, n) or (k,); leading axes are broadcast, and the axis that stands for a
@@ -35,7 +44,7 @@ def matmul(a: Any, b: Any, *, out: Any = None, alpha: Any = 1, beta: Any = 0, co
     ``out`` has the result's shape and any writable layout. It may overlap the inputs, or be laid out as BLAS cannot write;
     then the product goes through a temporary array. Without ``out`` the result is a new array of the inputs' library
     (PyTorch's, if one of them is a tensor). ``beta`` needs ``out``; alpha and beta are as in ``sgemm``, and so are
-    ``compute``, streams and errors. Gradients are not recorded.
+    ``compute``, ``batch_invariant``, streams and errors. Gradients are not recorded.
 
     >>> pyblas_sgemm.matmul(np.ones((2, 3), np.float32), np.ones(3, np.float32))
     array([3., 3.], dtype=float32)
@@ -45,6 +54,7 @@ def matmul(a: Any, b: Any, *, out: Any = None, alpha: Any = 1, beta: Any = 0, co
             a.dtype is b.dtype is _FLOAT32
             and a.__class__ is b.__class__ is _ndarray
             and compute is None
+            and batch_invariant is None
             and alpha.__class__ is beta.__class__ is int
             and alpha == 1
             and beta == 0
@@ -55,11 +65,11 @@ def matmul(a: Any, b: Any, *, out: Any = None, alpha: Any = 1, beta: Any = 0, co
                 elif a.ndim == b.ndim == 3:
                     result = _empty((*a.shape[:2], b.shape[2]), _FLOAT32)
                 else:
-                    return _matmul(a, b, out, alpha, beta, compute)
+                    return _matmul(a, b, out, alpha, beta, compute, batch_invariant)
             elif out.dtype is _FLOAT32 and out.__class__ is _ndarray:
                 result = out
             else:
-                return _matmul(a, b, out, alpha, beta, compute)
+                return _matmul(a, b, out, alpha, beta, compute, batch_invariant)
             if a.ndim == b.ndim == result.ndim == 2:
                 status = _checked_matmul(
                     thread.host,
@@ -84,12 +94,12 @@ def matmul(a: Any, b: Any, *, out: Any = None, alpha: Any = 1, beta: Any = 0, co
                     *result.shape,
                 )
             else:
-                return _matmul(a, b, out, alpha, beta, compute)
+                return _matmul(a, b, out, alpha, beta, compute, batch_invariant)
             if status == 0:
                 return result
     except (AttributeError, TypeError, ValueError, BufferError):
         pass  # the long way finds out what it is, and whether it is a mistake
-    return _matmul(a, b, out, alpha, beta, compute)
+    return _matmul(a, b, out, alpha, beta, compute, batch_invariant)
 
 
 # ---- the long way --------------------------------------------------------------------------------------------------
@@ -113,7 +123,9 @@ class _Axis(NamedTuple):
         return self if inner.length == 1 else inner._replace(length=self.length * inner.length)
 
 
-def _matmul(a: Any, b: Any, out: Any, alpha: object, beta: object, compute: str | None) -> Any:
+def _matmul(
+    a: Any, b: Any, out: Any, alpha: object, beta: object, compute: str | None, batch_invariant: bool | None
+) -> Any:
     stream = None
     views: dict[str, View] = {}
     for name, x in (("out", out), ("a", a), ("b", b)):
@@ -137,8 +149,7 @@ def _matmul(a: Any, b: Any, out: Any, alpha: object, beta: object, compute: str 
             raise InvalidValueError(
                 f"matmul: out has shape {seen_out.shape}, but {seen_a.shape} @ {seen_b.shape} has shape {shape}"
             )
-        if seen_out.readonly:
-            raise InvalidValueError("matmul: out is read-only")
+        _arrays.require_writable("matmul", "out", seen_out)
         target = seen_out
         reads = on_device or alpha_value != 0
         if not _is_one_to_one(seen_out) or (reads and any(_arrays.may_share(x, seen_out) for x in (seen_a, seen_b))):
@@ -160,7 +171,7 @@ def _matmul(a: Any, b: Any, out: Any, alpha: object, beta: object, compute: str 
                 target = copy
             plan = _plan(seen_a, seen_b, target, stack, (m, n, k))
         context = context_for("matmul", None, None, place)
-        with Settings(context, None, compute, None, None, stream, bool(on_device)):
+        with Settings(context, None, compute, batch_invariant, None, stream, bool(on_device)):
             _queue(context, plan, seen_a, seen_b, target, alpha_value, beta_value, on_device)
     if seen_out is None:
         return _arrays.hand_back(target, (views["a"], views["b"]))

@@ -411,8 +411,8 @@ def _run(
             views[name] = _arrays.view(x, f"{function}: {name}", wanted_stream)
     named = [(name, views[name]) for name in "ABC" if name in views]
     place = _arrays.common_device(function, named)
-    if "C" in views and views["C"].readonly:
-        raise InvalidValueError(f"{function}: C is read-only")
+    if "C" in views:
+        _arrays.require_writable(function, "C", views["C"])
     by_rows = _by_rows(function, order, named)
     alpha_value, beta_value, on_device = _arrays.scalars(function, alpha, beta, place, wanted_stream)
 
@@ -495,8 +495,7 @@ def _run_batched(
     named = [(f"{name}s[{i}]", seen) for name in "ABC" for i, seen in enumerate(views[name])]
     place = _arrays.common_device(function, named)
     for i, seen in enumerate(views["C"]):
-        if seen.readonly:
-            raise InvalidValueError(f"{function}: Cs[{i}] is read-only")
+        _arrays.require_writable(function, f"Cs[{i}]", seen)
     by_rows = _by_rows(function, order, named)
     alpha_value, beta_value, on_device = _arrays.scalars(function, alpha, beta, place, wanted_stream)
 

@@ -357,6 +357,8 @@ def test_what_does_not_exist_yet_is_not_supported():
         with pytest.raises(NotSupportedError):
             sgemm("N", "N", 2, 2, 2, 1, A, 2, A, 2, 0, c, 2, **keywords)
         with pytest.raises(NotSupportedError):
+            pyblas_sgemm.matmul(A, A, out=c, **keywords)
+        with pytest.raises(NotSupportedError):
             pyblas_sgemm.Handle(**keywords)
         sgemm("N", "N", 2, 2, 2, 0, A, 2, A, 2, 1, c, 2, batch_invariant=False)
     with pytest.raises(NotSupportedError), pyblas_sgemm.compute_mode("tf32"):
@@ -606,12 +608,31 @@ def test_handles_go_with_their_threads():
     from pyblas_sgemm._handle import Context
 
     assert counts == [1] * 50
-    assert sum(isinstance(x, Context) for x in gc.get_objects()) < 20
+    assert sum(type(x) is Context for x in gc.get_objects()) < 20
 
 
 def test_the_blas_is_scipy_openblas():
     code = "import pyblas_sgemm, numpy as np; pyblas_sgemm.matmul(*[np.ones((9, 9), np.float32)] * 2); print(pyblas_sgemm.info())"
     assert "scipy_openblas" in python(code, PYBLAS_SGEMM_BLAS_LIB="").stdout
+
+
+def test_a_product_in_c_may_come_first():
+    code = """
+import numpy as np
+from pyblas_sgemm._cffi import ffi, lib
+import pyblas_sgemm
+handle = ffi.new("pyblasHandle_t *")
+lib.pyblasCreateCpu(handle)
+x = np.ones((600, 600), np.float32)
+c = np.zeros_like(x)
+at = [ffi.cast("float *", array.ctypes.data) for array in (x, c)]
+scalars = ffi.new("float[2]", [1, 0])
+args = (600, 600, 600, scalars, at[0], 600, at[0], 600, scalars + 1, at[1], 600)
+assert lib.pyblasSgemm(handle[0], 0, 0, *args) == 0
+print((pyblas_sgemm.matmul(x, x) == c).all())
+"""
+    done = python(code)
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_names_of_the_package():
