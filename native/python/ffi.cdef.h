@@ -75,68 +75,62 @@ pyblasStatus_t pyblasGetWorkspaceLimit(pyblasHandle_t handle, size_t *bytes);
 pyblasStatus_t pyblasFreeWorkspace(pyblasHandle_t handle);
 pyblasStatus_t pyblasSetKernel(pyblasHandle_t handle, const char *name);
 pyblasStatus_t pyblasGetKernel(pyblasHandle_t handle, const char **name);
-pyblasStatus_t pyblasSelectedKernel(pyblasHandle_t handle, pyblasOperation_t transa,
-                                               pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
-                                               int64_t batchCount, const char **name, const char **reason);
-pyblasStatus_t pyblasSgemm(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int m,
-                                      int n, int k, const float *alpha, const float *A, int lda, const float *B,
-                                      int ldb, const float *beta, float *C, int ldc);
-pyblasStatus_t pyblasSgemm_64(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
-                                         int64_t m, int64_t n, int64_t k, const float *alpha, const float *A,
-                                         int64_t lda, const float *B, int64_t ldb, const float *beta, float *C,
-                                         int64_t ldc);
-pyblasStatus_t pyblasSgemmRowMajor(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
-                                              int m, int n, int k, const float *alpha, const float *A, int lda,
-                                              const float *B, int ldb, const float *beta, float *C, int ldc);
-pyblasStatus_t pyblasSgemmRowMajor_64(pyblasHandle_t handle, pyblasOperation_t transa,
-                                                 pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
-                                                 const float *alpha, const float *A, int64_t lda, const float *B,
-                                                 int64_t ldb, const float *beta, float *C, int64_t ldc);
-pyblasStatus_t pyblasSgemmStridedBatched(pyblasHandle_t handle, pyblasOperation_t transa,
-                                                    pyblasOperation_t transb, int m, int n, int k, const float *alpha,
-                                                    const float *A, int lda, long long int strideA, const float *B,
-                                                    int ldb, long long int strideB, const float *beta, float *C,
-                                                    int ldc, long long int strideC, int batchCount);
-pyblasStatus_t pyblasSgemmStridedBatched_64(pyblasHandle_t handle, pyblasOperation_t transa,
-                                                       pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
-                                                       const float *alpha, const float *A, int64_t lda,
-                                                       long long int strideA, const float *B, int64_t ldb,
-                                                       long long int strideB, const float *beta, float *C, int64_t ldc,
-                                                       long long int strideC, int64_t batchCount);
+pyblasStatus_t pyblasSelectedKernel(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                    int64_t m, int64_t n, int64_t k, int64_t batchCount, const char **name,
+                                    const char **reason);
+pyblasStatus_t pyblasSgemm(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int m, int n,
+                           int k, const float *alpha, const float *A, int lda, const float *B, int ldb,
+                           const float *beta, float *C, int ldc);
+pyblasStatus_t pyblasSgemm_64(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m,
+                              int64_t n, int64_t k, const float *alpha, const float *A, int64_t lda, const float *B,
+                              int64_t ldb, const float *beta, float *C, int64_t ldc);
+pyblasStatus_t pyblasSgemmRowMajor(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int m,
+                                   int n, int k, const float *alpha, const float *A, int lda, const float *B, int ldb,
+                                   const float *beta, float *C, int ldc);
+pyblasStatus_t pyblasSgemmRowMajor_64(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                      int64_t m, int64_t n, int64_t k, const float *alpha, const float *A, int64_t lda,
+                                      const float *B, int64_t ldb, const float *beta, float *C, int64_t ldc);
+pyblasStatus_t pyblasSgemmStridedBatched(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                         int m, int n, int k, const float *alpha, const float *A, int lda,
+                                         long long int strideA, const float *B, int ldb, long long int strideB,
+                                         const float *beta, float *C, int ldc, long long int strideC, int batchCount);
+pyblasStatus_t pyblasSgemmStridedBatched_64(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                            int64_t m, int64_t n, int64_t k, const float *alpha, const float *A,
+                                            int64_t lda, long long int strideA, const float *B, int64_t ldb,
+                                            long long int strideB, const float *beta, float *C, int64_t ldc,
+                                            long long int strideC, int64_t batchCount);
 pyblasStatus_t pyblasSgemmStridedBatchedRowMajor(pyblasHandle_t handle, pyblasOperation_t transa,
-                                                            pyblasOperation_t transb, int m, int n, int k,
-                                                            const float *alpha, const float *A, int lda,
-                                                            long long int strideA, const float *B, int ldb,
-                                                            long long int strideB, const float *beta, float *C, int ldc,
-                                                            long long int strideC, int batchCount);
-pyblasStatus_t pyblasSgemmStridedBatchedRowMajor_64(
-    pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
-    const float *alpha, const float *A, int64_t lda, long long int strideA, const float *B, int64_t ldb,
-    long long int strideB, const float *beta, float *C, int64_t ldc, long long int strideC, int64_t batchCount);
-pyblasStatus_t pyblasSgemmBatched(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
-                                             int m, int n, int k, const float *alpha, const float *const Aarray[],
-                                             int lda, const float *const Barray[], int ldb, const float *beta,
-                                             float *const Carray[], int ldc, int batchCount);
-pyblasStatus_t pyblasSgemmBatched_64(pyblasHandle_t handle, pyblasOperation_t transa,
-                                                pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
-                                                const float *alpha, const float *const Aarray[], int64_t lda,
-                                                const float *const Barray[], int64_t ldb, const float *beta,
-                                                float *const Carray[], int64_t ldc, int64_t batchCount);
-pyblasStatus_t pyblasSgemmBatchedRowMajor(pyblasHandle_t handle, pyblasOperation_t transa,
-                                                     pyblasOperation_t transb, int m, int n, int k, const float *alpha,
-                                                     const float *const Aarray[], int lda, const float *const Barray[],
-                                                     int ldb, const float *beta, float *const Carray[], int ldc,
-                                                     int batchCount);
-pyblasStatus_t pyblasSgemmBatchedRowMajor_64(pyblasHandle_t handle, pyblasOperation_t transa,
-                                                        pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
-                                                        const float *alpha, const float *const Aarray[], int64_t lda,
-                                                        const float *const Barray[], int64_t ldb, const float *beta,
-                                                        float *const Carray[], int64_t ldc, int64_t batchCount);
+                                                 pyblasOperation_t transb, int m, int n, int k, const float *alpha,
+                                                 const float *A, int lda, long long int strideA, const float *B,
+                                                 int ldb, long long int strideB, const float *beta, float *C, int ldc,
+                                                 long long int strideC, int batchCount);
+pyblasStatus_t pyblasSgemmStridedBatchedRowMajor_64(pyblasHandle_t handle, pyblasOperation_t transa,
+                                                    pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
+                                                    const float *alpha, const float *A, int64_t lda,
+                                                    long long int strideA, const float *B, int64_t ldb,
+                                                    long long int strideB, const float *beta, float *C, int64_t ldc,
+                                                    long long int strideC, int64_t batchCount);
+pyblasStatus_t pyblasSgemmBatched(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int m,
+                                  int n, int k, const float *alpha, const float *const Aarray[], int lda,
+                                  const float *const Barray[], int ldb, const float *beta, float *const Carray[],
+                                  int ldc, int batchCount);
+pyblasStatus_t pyblasSgemmBatched_64(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                     int64_t m, int64_t n, int64_t k, const float *alpha, const float *const Aarray[],
+                                     int64_t lda, const float *const Barray[], int64_t ldb, const float *beta,
+                                     float *const Carray[], int64_t ldc, int64_t batchCount);
+pyblasStatus_t pyblasSgemmBatchedRowMajor(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                          int m, int n, int k, const float *alpha, const float *const Aarray[], int lda,
+                                          const float *const Barray[], int ldb, const float *beta,
+                                          float *const Carray[], int ldc, int batchCount);
+pyblasStatus_t pyblasSgemmBatchedRowMajor_64(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                             int64_t m, int64_t n, int64_t k, const float *alpha,
+                                             const float *const Aarray[], int64_t lda, const float *const Barray[],
+                                             int64_t ldb, const float *beta, float *const Carray[], int64_t ldc,
+                                             int64_t batchCount);
 
 enum {
     PYBLAS_CHECKED_INVALID = -7,
-    PYBLAS_CHECKED_UNDECIDED_A =
-        -101,
+    PYBLAS_CHECKED_UNDECIDED_A = -101,
     PYBLAS_CHECKED_UNDECIDED_B = -102,
     PYBLAS_CHECKED_OTHER_SHAPES = -103,
     PYBLAS_CHECKED_ROW_MAJOR = 1,
