@@ -537,22 +537,27 @@ def hand_back(result: View, inputs: Sequence[View]) -> Any:
     return result.array[()] if result.library == "numpy" and result.shape == () else result.owner
 
 
-def packed_copy(seen: View) -> Any:
+def packed_copy(seen: View) -> View:
     """The same values in a new array in C order."""
-    result = empty(seen, seen.shape)
-    assign(result, seen.array)
+    if seen.library == "interface":
+        raise TypeError(
+            f"{_type_name(seen.array)} would have to be copied here, as BLAS cannot be told of it as it lies;"
+            " pass a CuPy array or a PyTorch tensor of the same memory"
+        )
+    result = view(empty(seen, seen.shape), "a copy")
+    assign(result, seen)
     return result
 
 
-def assign(target: Any, source: Any) -> None:
-    """target[...] = source, on the library's current stream. Shapes are equal."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(target, torch.Tensor):
-        target.copy_(source.detach())
-    elif hasattr(target, "copy_to_device"):  # Numba: a device array takes another one
-        target.copy_to_device(source)
+def assign(target: View, source: View) -> None:
+    """target[...] = source, on the library's current stream. Both are of one library and shape."""
+    if target.library == "torch":
+        target.array.detach().copy_(source.array.detach())
+    elif target.library == "cupy":
+        with target.array.device:
+            target.array[...] = source.array
     else:
-        target[...] = source
+        target.array[...] = source.array
 
 
 def written(seen: View) -> None:

@@ -404,15 +404,13 @@ class Handle:
     def kernel(self, name: str | None) -> None:
         engine = _engine_of(name) if name else None
         text = (name or "").encode()
-        # The kernels of the other engine are no choice for a C handle that is only there to follow.
-        self._set(
-            lambda context: (
-                0
-                if self._follows and engine not in (None, "cpu" if context.device is None else "gpu")
-                else lib.pyblasSetKernel(context.c, text)
-            )
-        )
-        self._kernel = name or ""
+        with self._lock:
+            for context in list(self._contexts.values()):
+                if self._follows and engine == ("gpu" if context.device is None else "cpu"):
+                    # Arrays there get their refusal when they come.
+                    self._contexts.pop(context.device)
+            self._set(lambda context: int(lib.pyblasSetKernel(context.c, text)))
+            self._kernel = name or ""
 
     @property
     def batch_invariant(self) -> bool:

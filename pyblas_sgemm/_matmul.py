@@ -153,7 +153,7 @@ def _matmul(
         target = seen_out
         reads = on_device or alpha_value != 0
         if not _is_one_to_one(seen_out) or (reads and any(_arrays.may_share(x, seen_out) for x in (seen_a, seen_b))):
-            target = _arrays.view(_arrays.packed_copy(seen_out), "matmul: out")
+            target = _arrays.packed_copy(seen_out)
 
     if m and n and 0 not in stack:
         plan: _Plan | str = _plan(seen_a, seen_b, target, stack, (m, n, k))
@@ -162,7 +162,7 @@ def _matmul(
             assert plan not in copied, "BLAS can be told of every packed array"
             copied.add(plan)
             seen = {"a": seen_a, "b": seen_b, "out": target}[plan]
-            copy = _arrays.view(_arrays.packed_copy(seen), f"matmul: {plan}")
+            copy = _arrays.packed_copy(seen)
             if plan == "a":
                 seen_a = copy
             elif plan == "b":
@@ -176,7 +176,7 @@ def _matmul(
     if seen_out is None:
         return _arrays.hand_back(target, (views["a"], views["b"]))
     if target is not seen_out:
-        _arrays.assign(seen_out.owner, target.owner)
+        _arrays.assign(seen_out, target)
     _arrays.written(seen_out)
     return out
 

@@ -71,7 +71,8 @@ def sgemm(
 
     alpha and beta are numbers, or both 0-d arrays on the GPU, which are read when the product runs. On a GPU the work is
     queued on the current stream of C's library and the call returns; arrays of other libraries must be ready there.
-    ``stream`` names another: an address, or a stream object of CuPy, PyTorch or anything with __cuda_stream__. ``compute``
+    ``stream`` names another: an address, or a stream object of CuPy, PyTorch or anything with __cuda_stream__; then the
+    caller keeps the arrays until the work is done, as their libraries do so only for streams of their own. ``compute``
     ('fp32', 'fp32_pedantic', 'tf32') and ``batch_invariant`` go before those of ``handle``. ``device`` asserts where the
     arrays are. PyTorch tensors that require gradients are read as if detached; C must not be one.
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -506,6 +507,19 @@ def test_forced_kernels(row):
         assert handle.kernel is None
 
 
+def test_kernels_of_another_engine_are_never_replaced_silently():
+    for name in [row.name for row in pyblas_sgemm.kernels() if row.engine == "gpu"][:1]:
+        late = pyblas_sgemm.Handle()
+        sgemm("N", "N", 2, 2, 2, 1, A, 2, A, 2, 0, square(2), 2, handle=late)
+        late.kernel = name
+        for handle in (late, pyblas_sgemm.Handle(kernel=name)):
+            assert handle.kernel == name
+            with pytest.raises(pyblas_sgemm.SgemmError, match=name):
+                sgemm("N", "N", 2, 2, 2, 1, A, 2, A, 2, 0, square(2), 2, handle=handle)
+            handle.kernel = None
+            assert (sgemm("N", "N", 2, 2, 2, 1, A, 2, A, 2, 0, square(2), 2, handle=handle) == A @ A).all()
+
+
 def test_kernels_that_do_not_exist():
     with pytest.raises(ValueError, match="kernel is 'fast'; there are"):
         pyblas_sgemm.Handle(kernel="fast")
@@ -614,6 +628,15 @@ def test_handles_go_with_their_threads():
 def test_the_blas_is_scipy_openblas():
     code = "import pyblas_sgemm, numpy as np; pyblas_sgemm.matmul(*[np.ones((9, 9), np.float32)] * 2); print(pyblas_sgemm.info())"
     assert "scipy_openblas" in python(code, PYBLAS_SGEMM_BLAS_LIB="").stdout
+
+
+def test_an_unbuilt_source_tree_says_what_to_do(tmp_path):
+    folder = tmp_path / "pyblas_sgemm"
+    folder.mkdir()
+    for source in Path(pyblas_sgemm.__file__).parent.glob("*.py"):
+        (folder / source.name).write_bytes(source.read_bytes())
+    done = python(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import pyblas_sgemm")
+    assert done.stderr.splitlines()[-1].startswith("ImportError: pyblas_sgemm is not built here: run 'pip install .'")
 
 
 def test_a_product_in_c_may_come_first():
