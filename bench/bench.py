@@ -1,7 +1,7 @@
 """Times the library's kernels beside cublasSgemm in strict FP32 and writes one csv row for each.
 
     python bench/bench.py                                     # every family, the kernels that the library chooses
-    python bench/bench.py --families squares --kernels all    # the whole ladder
+    python bench/bench.py --families ladder --kernels all --output bench/results/GPU-ladder.csv
     python bench/bench.py --kernels selected warp_tile_128x128x16
 
 Needs CuPy, cuBLAS and an installed pyblas_sgemm. Inputs are random and rotate through twice the L2; `warm` is the time

@@ -1,7 +1,7 @@
-"""Turns a csv of bench.py into the tables of README.md, between its marks.
+"""Turns the csv files of bench.py into the tables of README.md and docs/kernels.md, between their marks.
 
 python bench/report.py            # rewrites the tables
-python bench/report.py --check    # fails if they are not those of the csv
+python bench/report.py --check    # fails if they are not those of the csv files
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ HERE = Path(__file__).parent
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 TITLES = {
     "squares": "Squares",
-    "ladder": "The ladder",
     "published": "Shapes of published comparisons",
     "odd": "Odd sizes",
     "transposes": "Transposed operands",
@@ -49,16 +48,17 @@ def table(rows: list[Row]) -> list[str]:
     return lines
 
 
-def report(rows: list[Row], families: list[str]) -> str:
+def card(row: Row) -> str:
+    major, minor, patch = (int(row["cublas"]) // unit % 100 for unit in (10000, 100, 1))
+    return f"One {row['gpu']}, driver {row['driver']}, cuBLAS {major}.{minor}.{patch}, commit {row['commit']}, {row['date']}"
+
+
+def comparison(rows: list[Row], families: list[str]) -> str:
+    """The chosen kernels, a table for each family."""
     chosen = [row for row in rows if row["choice"] == "selected"]
-    if not chosen:
-        raise SystemExit("the csv holds no row of a selected kernel")
-    first = chosen[0]
-    major, minor, patch = (int(first["cublas"]) // unit % 100 for unit in (10000, 100, 1))
-    card = f"One {first['gpu']}, driver {first['driver']}, cuBLAS {major}.{minor}.{patch}"
     text = (
-        f"{card}, commit {first['commit']}, {first['date']}. Row-major, random input, operands rotated through twice the"
-        " L2. Above 1, this library is faster. The error is ||C - C64|| / ||C64||."
+        f"{card(chosen[0])}. Row-major, random input, operands rotated through twice the L2. Above 1, this library is"
+        " faster. The error is ||C - C64|| / ||C64||."
     )
     lines = [text]
     for family in families:
@@ -67,27 +67,59 @@ def report(rows: list[Row], families: list[str]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing, fail if README.md differs")
-    parser.add_argument("--csv", type=Path, default=HERE / "results" / "nvidia-h200.csv")
-    parser.add_argument("--families", nargs="+", choices=list(TITLES), default=["squares", "transposes", "attention"])
-    parser.add_argument("--readme", type=Path, default=HERE.parent / "README.md")
-    options = parser.parse_args()
+def ladder(rows: list[Row]) -> str:
+    """Every kernel on the sizes of the ladder, a row for each kernel."""
+    forced = [row for row in rows if row["family"] == "ladder" and row["choice"] == "forced"]
+    sizes = list(dict.fromkeys(row["m"] for row in forced))
+    lines = [
+        f"{card(forced[0])}; squares, row-major.",
+        "",
+        "| kernel | " + " | ".join(f"{size}: us | TFLOPS | of cublasSgemm" for size in sizes) + " |",
+        "|---|" + "---|---|---|" * len(sizes),
+    ]
+    for kernel in dict.fromkeys(row["kernel"] for row in forced):
+        cells = []
+        for size in sizes:
+            found = [row for row in forced if row["kernel"] == kernel and row["m"] == size]
+            cells += [f"{float(found[0]['us']):.1f}", f"{float(found[0]['tflops']):.1f}"] if found else ["", ""]
+            cells.append(f"{float(found[0]['ratio']):.1%}" if found else "")
+        lines.append(f"| `{kernel}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
-    with options.csv.open(newline="") as file:
-        text = report(list(csv.DictReader(file)), options.families)
-    old = options.readme.read_text()
+
+def read(name: str) -> list[Row]:
+    with (HERE / "results" / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def show(page: Path, text: str, check: bool) -> None:
+    old = page.read_text()
     if old.count(BEGIN) != 1 or old.count(END) != 1:
-        raise SystemExit(f"{options.readme} needs one {BEGIN} and one {END}")
+        raise SystemExit(f"{page} needs one {BEGIN} and one {END}")
     head, rest = old.split(BEGIN)
     new = f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}"
-    if options.check:
-        if new != old:
-            raise SystemExit(f"{options.readme.name} does not show {options.csv.name}: run bench/report.py")
-    elif new != old:
-        options.readme.write_text(new)
-        print(f"{options.readme.name} shows {options.csv.name}", file=sys.stderr)
+    if new == old:
+        return
+    if check:
+        raise SystemExit(f"{page.name} does not show the figures of bench/results: run bench/report.py")
+    page.write_text(new)
+    print(f"{page.name} is new", file=sys.stderr)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing, fail if a page differs")
+    parser.add_argument("--gpu", default="nvidia-h200", help="whose csv files in bench/results")
+    parser.add_argument(
+        "--families",
+        nargs="+",
+        choices=list(TITLES),
+        default=["squares", "decode", "attention", "small_batch"],
+    )
+    options = parser.parse_args()
+    root = HERE.parent
+    show(root / "README.md", comparison(read(f"{options.gpu}.csv"), options.families), options.check)
+    show(root / "docs" / "kernels.md", ladder(read(f"{options.gpu}-ladder.csv")), options.check)
 
 
 if __name__ == "__main__":

@@ -212,7 +212,7 @@ Status launch_warp_tile(const Problem &problem, const Launch &launch_on) {
 // each multiprocessor.
 struct Tile32 : WarpTile<32, 32, 16, 32, 16, 4, 4, 4, 8> {
     static constexpr int kShortFold = 64;
-    static constexpr TileRate kRate{kResident, {0.57, 0.61, 0.515, 0.57}, 0.65, 0.5e-6, 0.25};
+    static constexpr TileRate kRate{kResident, {0.57, 0.61, 0.515, 0.57}, 0.5, 0.5e-6, 0.25};
 };
 struct Tile64 : WarpTile<64, 64, 16, 32, 32, 4, 8, 3, 4> {
     static constexpr int kShortFold = 64;
