@@ -38,7 +38,7 @@ def test_version_is_that_of_the_header():
     assert lib.pyblasGetVersion(ffi.NULL) == INVALID_VALUE
 
 
-def test_every_status_prints_its_own_name():
+def test_g1_every_status_prints_its_own_name():
     names = {
         0: "SUCCESS", 1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH",
         11: "MAPPING_ERROR", 13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR", 15: "NOT_SUPPORTED",

@@ -308,6 +308,33 @@ def test_range(forced, data):
     forced.assert_useful()
 
 
+@pytest.mark.parametrize("forced", [row for row in KERNELS if row.id != "cpu_blas"], indirect=True)
+@every_op_pair
+def test_the_last_step_rounds_once(forced, ops):
+    """fma(alpha, acc, beta*C), and alpha == 1 multiplies nothing. A BLAS may do it its own way."""
+    for m, n, k in [(33, 35, 17), (8, 8, 8), (5, 7, 9), (1, 61, 40), (61, 1, 40), (130, 67, 33), (4, 4, 4)]:
+        for alpha, beta in [(0.3, -0.7), (1.0, -0.7), (0.3, 1.0), (0.3, 0.0)]:
+            problem = Problem(Product(m, n, k, *ops, alpha, beta, gap=(1, 1, 1)))
+            a, b, c = problem.operands()
+            # One term of each sum is not zero, and its product is exact.
+            a[..., 1:], b[:, 1:] = 0, 0
+            b[:, 0] = np.exp2(np.rint(b[:, 0]))
+            problem.a.words[problem.a.index] = a if ops[0] == "N" else a.swapaxes(1, 2)
+            problem.b.words[problem.b.index] = b if ops[1] == "N" else b.swapaxes(1, 2)
+            blocks = problem.blocks(forced.engine)
+            status = problem.call(forced.engine, forced.handle, blocks)
+            if status == NOT_SUPPORTED:
+                continue
+            assert status == SUCCESS, message()
+            forced.taken += 1
+            got = problem.check([forced.engine.host(block) for block in blocks])
+            want = np.float64(np.float32(alpha)) * (a[..., :1] * b[:, :1])
+            if beta:
+                want = want + (np.float32(beta) * c).astype(np.float64)
+            reference.assert_same_bits(got, want.astype(np.float32), str(problem.product))
+    forced.assert_useful()
+
+
 @every_kernel
 def test_wide_entry_gives_the_same_bits(forced):
     for ops in shapes.OP_PAIRS:

@@ -65,7 +65,20 @@ MIX = [
 ]  # fmt: skip
 
 
-def test_own_handles_on_own_data(engine):
+def test_k1_the_published_case(engine):
+    """24 threads, 500 calls each, on data of their own."""
+    problems = [Problem(Product(20, 20, 500, alpha=1.0 + i)) for i in range(THREADS)]
+    expected = alone(engine, problems)
+
+    def work(i):
+        handle = engine.handle()
+        repeated(engine, handle, problems[i], expected[i], 500 if engine.name == "cpu" else 50)
+        assert lib.pyblasDestroy(handle) == SUCCESS
+
+    at_once(THREADS, work)
+
+
+def test_k1_own_handles_on_own_data(engine):
     problems = [Problem(MIX[i % len(MIX)].but(alpha=1.0 + i)) for i in range(THREADS)]
     expected = alone(engine, problems)
 
@@ -77,13 +90,13 @@ def test_own_handles_on_own_data(engine):
     at_once(THREADS, work)
 
 
-def test_one_shared_handle(engine, handle):
+def test_k1_one_shared_handle(engine, handle):
     problems = [Problem(MIX[i % len(MIX)].but(alpha=1.0 + i)) for i in range(THREADS)]
     expected = alone(engine, problems)
     at_once(THREADS, lambda i: repeated(engine, handle, problems[i], expected[i], 25))
 
 
-def test_settings_do_not_leak_between_handles(engine):
+def test_k1_settings_do_not_leak_between_handles(engine):
     """Each thread sets its own handle and finds its settings again after every call of all the others."""
     rows = [name for name, where, *_ in engines.kernel_rows() if where == engine.name]
 
@@ -192,7 +205,7 @@ def test_python_calls_of_many_threads(engine):
     at_once(THREADS, work)
 
 
-def test_two_hundred_threads(cpu):
+def test_m8_two_hundred_threads(cpu):
     """No limit on threads is compiled in."""
     problem = Problem(Product(30, 30, 30))
     expected = alone(cpu, [problem])[0]
@@ -213,7 +226,7 @@ def test_threads_that_end_take_nothing_with_them(cpu, cpu_handle):
 
 
 @pytest.mark.gpu
-def test_gpu_threads_with_own_streams(gpu):
+def test_k1_gpu_threads_with_own_streams(gpu):
     """Eight threads, each with a stream and a mode of its own, all on one device."""
     problems = [Problem(MIX[i].but(alpha=1.5)) for i in range(8)]
     expected = []
@@ -244,7 +257,7 @@ def test_gpu_threads_with_own_streams(gpu):
 
 
 @pytest.mark.gpu
-def test_first_use_of_the_gpu_in_a_new_thread(prints):
+def test_k4_first_use_of_the_gpu_in_a_new_thread(prints):
     program = """
 import threading
 import numpy as np
