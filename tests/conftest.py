@@ -181,13 +181,22 @@ def gpu_handle(gpu):
 
 
 @pytest.fixture
+def gpu_alone(gpu):
+    """For tests that fill or count the memory of the whole GPU."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        pytest.skip("other test processes use the GPU's memory")
+    return gpu
+
+
+@pytest.fixture
 def python(tmp_path):
     """Runs a program in a fresh interpreter, outside the source tree, with the modules of the tests at hand."""
 
     def run(program, *arguments, timeout=120, **environment):
         variables = {name: value for name, value in os.environ.items() if not name.startswith("PYBLAS_SGEMM_")}
         variables.update(environment)
-        variables["PYTHONPATH"] = str(Path(__file__).parent)
+        paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]
+        variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         return subprocess.run(
             [sys.executable, "-c", program, *arguments],
             cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=timeout, check=False,

@@ -250,7 +250,10 @@ class Problem:
         return invoke(p.entry, handle, arguments, p.order, p.wide), kept
 
     def blocks(self, engine):
-        return [engine.block(placed.words) for placed in (self.a, self.b, self.c)]
+        """Copies of the buffers in the engine's memory, ready for work on any stream."""
+        blocks = [engine.block(placed.words) for placed in (self.a, self.b, self.c)]
+        engine.synchronize()
+        return blocks
 
     def solve(self, engine, handle, mode="fp32"):
         """Runs and checks it; returns C (batch x m x n)."""

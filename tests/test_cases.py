@@ -646,7 +646,7 @@ def test_f3_same_bits_at_any_address_and_time(engine):
 
 
 @pytest.mark.gpu
-def test_g1_a_full_gpu_is_out_of_memory_and_nothing_else(prints):
+def test_g1_a_full_gpu_is_out_of_memory_and_nothing_else(gpu_alone, prints):
     program = """
 import numpy as np, cupy, pyblas_sgemm
 a = cupy.ones((64, 64), dtype=cupy.float32)

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 PARENT = """
-import os, signal, sys
+import os, signal, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python's own warning of fork with threads alive; ours are asleep
 import numpy as np
 import pyblas_sgemm
 from pyblas_sgemm import sgemm
@@ -116,8 +117,7 @@ def test_l1_multiprocessing_with_fork(prints):
     prints(
         PARENT
         + """
-import multiprocessing, warnings
-warnings.simplefilter("ignore")  # Python warns of fork with threads alive, ours are asleep
+import multiprocessing
 ones(500)
 def work(n):
     ones(n)

@@ -319,7 +319,7 @@ def test_a_refused_call_leaves_the_capture_valid(gpu, gpu_handle, stream):
     capture.close()
 
 
-def test_j7_memory_stays_flat_over_streams_and_captures(gpu, gpu_handle):
+def test_j7_memory_stays_flat_over_streams_and_captures(gpu_alone, gpu, gpu_handle):
     """A thousand streams and a hundred captures on one handle keep no more than the cap, and free_workspace frees it."""
     cupy = gpu.xp
     problem = Problem(SIZES[2])

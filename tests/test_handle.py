@@ -416,7 +416,7 @@ def test_given_workspace_is_not_overrun_and_goes_with_the_stream(gpu, gpu_handle
 
 
 @pytest.mark.gpu
-def test_workspace_limit_is_kept(gpu, gpu_handle):
+def test_workspace_limit_is_kept(gpu_alone, gpu, gpu_handle):
     """What a handle takes for itself stays under its limit, for any number of calls, and is given back."""
     cupy = gpu.xp
     gpu.synchronize()
