@@ -159,8 +159,6 @@ def _interface_view(x: Any, interface: dict[str, Any], name: str) -> View:
 def _is_packed(shape: Sequence[int], strides: Sequence[int]) -> bool:
     step = ITEM
     for count, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if count == 0:
-            return True
         if count != 1:
             if stride != step:
                 return False

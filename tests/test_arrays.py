@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import gc
 import itertools
+import sys
+import types
 import weakref
 
 import numpy as np
@@ -13,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pyblas_sgemm
-from pyblas_sgemm import InvalidValueError, _arrays
+from pyblas_sgemm import InvalidValueError, _arrays, _handle
 from pyblas_sgemm._arrays import Elements, View, view
 from pyblas_sgemm._cffi import lib
 
@@ -243,6 +246,118 @@ def test_streams_of_any_library():
         call(floats(2, 2), floats(2, 2), floats(2, 2), stream=7)
 
 
+# The whole way of GPU arrays, with a CPU handle in the place of the GPU's and host memory in the place of its memory.
+
+
+class StandIn(_handle.Context):
+    def __init__(self):
+        super().__init__(None)
+        self.device = 0
+        self.streams = []
+
+    def set_stream(self, stream):
+        self.streams.append(stream)
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    context = StandIn()
+    monkeypatch.setitem(_handle.thread.contexts, 0, context)
+    return context
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """A module that answers what is asked of CuPy, with arrays around NumPy's."""
+    module = types.ModuleType("cupy")
+
+    class ndarray:
+        def __init__(self, memory):
+            self.memory = memory
+            self.dtype, self.shape, self.strides, self.flags = memory.dtype, memory.shape, memory.strides, memory.flags
+            self.data = types.SimpleNamespace(ptr=memory.ctypes.data, device_id=0)
+            self.device = module.cuda.Device(0)
+
+        def __setitem__(self, index, value):
+            self.memory[index] = value.memory
+
+    module.ndarray = ndarray
+    module.empty = lambda shape, dtype: ndarray(np.full(shape, np.nan, dtype))
+    module.cuda = types.SimpleNamespace(
+        get_current_stream=lambda device: types.SimpleNamespace(ptr=700 + device),
+        Device=lambda device: contextlib.nullcontext(device),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    return module
+
+
+def interface(memory, stream=None, readonly=False):
+    return CudaArray(memory.shape, address=memory.ctypes.data, strides=memory.strides, stream=stream, readonly=readonly)
+
+
+def test_cupy_arrays_run_on_its_current_stream(cupy, stand_in):
+    a, b, c = floats(2, 3), floats(3, 4), np.full((2, 4), np.nan, np.float32)
+    at_a, at_b, at_c = map(cupy.ndarray, (a, b, c))
+    assert pyblas_sgemm.sgemm("N", "N", 2, 4, 3, 1.0, at_a, 3, at_b, 4, 0.0, at_c, 4) is at_c
+    assert (c == a @ b).all() and stand_in.streams == [700]
+    pyblas_sgemm.sgemm("N", "N", 2, 4, 3, 1.0, at_a, 3, at_b, 4, 1.0, at_c, 4, stream=9)
+    assert (c == 2 * (a @ b)).all() and stand_in.streams == [700, 9]
+    with pytest.raises(ValueError, match="A needs 12 elements, its buffer has 6"):
+        pyblas_sgemm.sgemm("N", "N", 4, 4, 3, 1.0, at_a, 3, at_b, 4, 1.0, at_c, 4)
+    with pytest.raises(ValueError, match="device is 'cpu', but the arrays are on GPU 0"):
+        pyblas_sgemm.sgemm("N", "N", 2, 4, 3, 1.0, at_a, 3, at_b, 4, 1.0, at_c, 4, device="cpu")
+    for device in ("cuda", "cuda:0", 0):
+        pyblas_sgemm.sgemm("N", "N", 2, 4, 3, 1.0, at_a, 3, at_b, 4, 0.0, at_c, 4, device=device)
+    with pytest.raises(ValueError, match="device is 1, but the arrays are on GPU 0"):
+        pyblas_sgemm.sgemm("N", "N", 2, 4, 3, 1.0, at_a, 3, at_b, 4, 0.0, at_c, 4, device=1)
+    with pyblas_sgemm.Handle("cpu") as handle, pytest.raises(ValueError, match="handle is for host memory"):
+        pyblas_sgemm.sgemm("N", "N", 2, 4, 3, 1.0, at_a, 3, at_b, 4, 0.0, at_c, 4, handle=handle)
+
+
+def test_matmul_of_cupy_arrays(cupy, stand_in):
+    a, b = floats(2, 3), floats(3, 4)
+    result = pyblas_sgemm.matmul(cupy.ndarray(a), cupy.ndarray(b))
+    assert isinstance(result, cupy.ndarray) and (result.memory == a @ b).all()
+    assert stand_in.streams == [700]
+    for x in (a[:, ::-1], a[:, ::2]):  # the first is copied
+        y = floats(x.shape[1], 2)
+        assert (pyblas_sgemm.matmul(cupy.ndarray(x), cupy.ndarray(y)).memory == x @ y).all()
+    square = floats(3, 3)
+    want = square @ square
+    at = cupy.ndarray(square)
+    assert pyblas_sgemm.matmul(at, at, out=at) is at and (square == want).all()
+    scalar = pyblas_sgemm.matmul(cupy.ndarray(floats(3)), cupy.ndarray(floats(3)))
+    assert isinstance(scalar, cupy.ndarray) and scalar.shape == () and scalar.memory == 5
+
+
+def test_batches_of_cupy_arrays_by_address(cupy, stand_in):
+    a, b, c = (floats(3, 2, 2) + i for i in range(3))
+    want = a @ b
+    pyblas_sgemm.gemm_batched(
+        "N", "N", 2, 2, 2, 1, [*map(cupy.ndarray, a)], 2, [*map(cupy.ndarray, b)], 2, 0, [*map(cupy.ndarray, c)], 2
+    )
+    assert (c == want).all() and stand_in.streams == [700]
+
+
+def test_the_library_of_c_decides_the_stream(cupy, stand_in):
+    a, b, c = floats(2, 3), floats(3, 4), np.zeros((2, 4), np.float32)
+    producer = DLPackArray(b, device=0)
+    pyblas_sgemm.sgemm("N", "N", 2, 4, 3, 1.0, cupy.ndarray(a), 3, producer, 4, 0.0, interface(c, stream=5), 4)
+    assert (c == a @ b).all() and stand_in.streams == [5] and producer.streams[-1] == 5
+    pyblas_sgemm.sgemm("N", "N", 2, 4, 3, 1.0, interface(a, stream=5), 3, producer, 4, 0.0, cupy.ndarray(c), 4)
+    assert stand_in.streams == [5, 700] and producer.streams[-1] == 700
+
+
+def test_interfaces_cannot_be_made_or_copied(stand_in):
+    a, c = floats(3, 3), np.zeros((3, 3), np.float32)
+    pyblas_sgemm.matmul(interface(a), interface(a, readonly=True), out=interface(c))
+    assert (c == a @ a).all()
+    with pytest.raises(TypeError, match=r"CudaArray cannot be made here; pass out"):
+        pyblas_sgemm.matmul(interface(a), interface(a))
+    with pytest.raises(TypeError, match=r"CudaArray would have to be copied"):
+        pyblas_sgemm.matmul(interface(a), interface(a), out=interface(a))
+
+
 # ---- scalars -------------------------------------------------------------------------------------------------------
 
 
@@ -457,6 +572,45 @@ def test_three_dimensional_views():
         pyblas_sgemm.gemm_strided_batched(
             "N", "N", 5, 4, 4, 1.0, eye, 4, 0, by_head, 24, 9, 0.0, c, 4, 20, 3, order="C"
         )
+
+
+@st.composite
+def stacks(draw, batch, rows, columns, by_rows):
+    """A view (batch, rows, columns) of a larger array, its ld and its batch stride."""
+    outer, inner = (rows, columns) if by_rows else (columns, rows)
+    step, gap, before = (draw(st.integers(low, 3)) for low in (1, 0, 0))
+    if draw(st.booleans()):  # interleaved as (outer, batch, inner)
+        memory = floats(outer, batch * step, inner + gap + before)
+        x = memory[:, ::step, before : before + inner].transpose(1, 0, 2)
+    else:
+        memory = floats(batch * step, outer, inner + gap + before)
+        x = memory[::step, :, before : before + inner]
+    if draw(st.booleans()):
+        x = x[::-1]
+    x = x if by_rows else x.transpose(0, 2, 1)
+    return x, x.strides[1 if by_rows else 2] // 4, x.strides[0] // 4
+
+
+@given(st.data(), st.integers(1, 4), st.booleans(), st.sampled_from(["NN", "NT", "TN", "TT"]))
+def test_any_stack_that_strides_describe(data, batch, by_rows, ops):
+    m, n, k = (data.draw(st.integers(1, 5)) for _ in range(3))
+    a, lda, stride_a = data.draw(stacks(batch, *((m, k) if ops[0] == "N" else (k, m)), by_rows))
+    b, ldb, stride_b = data.draw(stacks(batch, *((k, n) if ops[1] == "N" else (n, k)), by_rows))
+    c, ldc, stride_c = data.draw(stacks(batch, m, n, by_rows))
+    a %= 7
+    b %= 5
+    want = (a if ops[0] == "N" else a.swapaxes(1, 2)) @ (b if ops[1] == "N" else b.swapaxes(1, 2))
+    before = c.base.copy()
+    order = "C" if by_rows else "F"
+    pyblas_sgemm.gemm_strided_batched(
+        *ops, m, n, k, 1, a, lda, stride_a, b, ldb, stride_b, 0, c, ldc, stride_c, batch, order=order
+    )
+    assert (c == want).all()
+    after = c.base.copy()
+    for memory in (before, after):
+        offset = c.ctypes.data - c.base.ctypes.data
+        np.ndarray(c.shape, c.dtype, memory.data, offset, c.strides)[...] = 0
+    assert (before == after).all()
 
 
 def test_misaligned_arrays():
