@@ -79,14 +79,15 @@ void say(const char *text) {
     std::snprintf(path, sizeof path, "%s", text);
 }
 
-bool use(void *library) {
+// Takes the library, or says why not.
+const char *use(void *library) {
     const auto function = reinterpret_cast<SgemmFunction>(symbol(library, "cblas_sgemm"));
+    if (!function)
+        return "it has no cblas_sgemm";
     const auto describe = reinterpret_cast<char *(*)()>(symbol(library, "openblas_get_config"));
     const char *text = describe ? describe() : nullptr;
-    if (!function || (text && std::strstr(text, "USE64BITINT"))) {
-        say(function ? "its integers have 64 bits" : "it has no cblas_sgemm");
-        return false;
-    }
+    if (text && std::strstr(text, "USE64BITINT"))
+        return "its integers have 64 bits";
     for (const char *setter : {"openblas_set_num_threads", "bli_thread_set_num_threads", "MKL_Set_Num_Threads"})
         if (void *found = symbol(library, setter)) {
             if (setter[0] == 'b')
@@ -101,7 +102,7 @@ bool use(void *library) {
     const char *slash = std::strrchr(path, '/');
     std::snprintf(config, sizeof config, "%.191s", text ? text : (slash ? slash + 1 : path));
     sgemm = function;
-    return true;
+    return nullptr;
 }
 
 bool open_file(const char *file, int flags = RTLD_NOW | RTLD_LOCAL) {
@@ -111,8 +112,10 @@ bool open_file(const char *file, int flags = RTLD_NOW | RTLD_LOCAL) {
         say(why ? why : file);
         return false;
     }
-    if (use(library))
+    const char *unfit = use(library);
+    if (!unfit)
         return true;
+    std::snprintf(path, sizeof path, "%.900s: %s", file, unfit);
     dlclose(library);
     return false;
 }

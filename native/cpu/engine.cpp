@@ -77,12 +77,14 @@ struct Cut {
 
 constexpr int64_t kEnoughTiles = 16;
 
-// depth so that there are about kEnoughTiles pieces, each of at least least.
-Cut cut(const Problem &p, int64_t tile_m, int64_t tile_n, int64_t least) {
+// depth so that there are about kEnoughTiles pieces, each of at least least and long enough for a thread to start on.
+Cut cut(const Problem &p, int64_t tile_m, int64_t tile_n, int64_t least, double seconds) {
     const int64_t tiles = ceil_div(p.m, tile_m) * ceil_div(p.n, tile_n);
     if (p.batch >= kEnoughTiles || tiles >= kEnoughTiles || p.k < 2 * least)
         return {tile_m, tile_n, p.k};
-    const int64_t chunks = std::min(ceil_div(kEnoughTiles, tiles * p.batch), p.k / least);
+    const int64_t worth = int64_t(std::min(seconds / (double(tiles) * double(p.batch) * 25e-6), 1e6));
+    const int64_t chunks =
+        std::min({ceil_div(kEnoughTiles, tiles * p.batch), p.k / least, std::max<int64_t>(1, worth)});
     return {tile_m, tile_n, ceil_div(ceil_div(p.k, chunks), least) * least};
 }
 
@@ -212,11 +214,27 @@ Status naive_launch(const Problem &p, const Launch &launch) {
 
 // ---- small --------------------------------------------------------------------------------------------------------
 
+// Tiles are whole vectors high, 16 floats at most.
+double padded_flops(const Problem &p) {
+    return 2.0 * double((p.m + 15) / 16 * 16) * double(p.n) * double(p.k);
+}
+
+// Bytes of the operands of one product, as far as they do not stay in a core's level 2 cache.
+double bytes(const Problem &p) {
+    const double all = 4.0 * (double(p.m) * double(p.k) + double(p.k) * double(p.n) + double(p.m) * double(p.n));
+    return all > 1e6 ? all : 0.0;
+}
+
 double small_cost(const Problem &p, const Device &d) {
-    const double rows = double((p.m + 15) / 16 * 16);
-    const double each = 15e-9 + 2.0 * rows * double(p.n) * double(p.k) / (0.9 * d.fp32_flops) +
-                        (p.transa == Op::T ? double(p.m) * double(p.k) * 0.15e-9 : 0.0);
-    return each * double(p.batch);
+    // Columns of A that lie far apart cost cache lines and translations, and a B beyond the level 2 cache is fetched
+    // for each strip of rows.
+    const bool plain = p.transa == Op::N, many = p.n >= 32;
+    const double far = !plain || !many || p.a.ld < 256 ? 1.0 : p.a.ld < 1024 ? 1.06 : 1.5;
+    const double fetched = many && double(p.k) * double(p.n) > 262144 ? 1.12 : 1.0;
+    const double copies = plain ? 0.0 : double(p.m) * double(p.k) * 0.08e-9;
+    const double arithmetic = padded_flops(p) * far * fetched / d.fp32_flops + copies;
+    const double rate = plain && p.a.ld >= 1024 ? 0.3 * d.bandwidth : 0.6 * d.bandwidth;
+    return (20e-9 + std::max(arithmetic, bytes(p) / rate)) * double(p.batch);
 }
 
 struct SmallPieces {
@@ -243,8 +261,10 @@ Status small_launch(const Problem &p, const Launch &launch) {
 double skinny_cost(const Problem &p, const Device &d) {
     const double few = double(std::min(p.m, p.n)), many = double(std::max(p.m, p.n));
     const double arithmetic = 2.0 * few * many * double(p.k) / (0.6 * d.fp32_flops);
-    const double bytes = 4.0 * many * double(p.k) / d.bandwidth;
-    return (1e-6 + std::max(arithmetic, bytes)) * double(p.batch);
+    // Out of the level 2 cache a matrix that is read once comes several times as fast as from memory.
+    const double read = 4.0 * many * double(p.k) / (bytes(p) > 0 ? d.bandwidth : 4 * d.bandwidth);
+    const double written = 4.0 * few * many * 1e-9; // results are finished one by one
+    return (0.2e-6 + std::max(arithmetic, read) + written) * double(p.batch);
 }
 
 Status skinny_launch(const Problem &p, const Launch &launch) {
@@ -254,33 +274,40 @@ Status skinny_launch(const Problem &p, const Launch &launch) {
     const int64_t few = std::min(p.m, p.n), many = std::max(p.m, p.n);
     // Is the large matrix contiguous along k, or along the rows or columns of C?
     const bool along_k = wide ? p.transb == Op::N : p.transa == Op::T;
+    // stream likes long columns, so it is k that is cut if it is long enough; dot likes long rows, its k is cut last.
     const int64_t longest = along_k ? kDotCols : kStreamSums / std::min<int64_t>(few, kStreamMostCols);
-    const int64_t stripe = std::clamp<int64_t>(ceil_div(ceil_div(many, kEnoughTiles), 64) * 64, along_k ? 64 : 256,
-                                               std::max<int64_t>(256, longest));
+    const int64_t even = ceil_div(ceil_div(many, kEnoughTiles), 64) * 64;
+    const bool cut_k = p.k >= 4 * kOuterDepth || skinny_cost(p, *launch.device) < 100e-6;
+    const int64_t stripe = !along_k && cut_k ? longest : std::clamp<int64_t>(even, 64, longest);
     const int64_t width = along_k ? few : std::min<int64_t>(few, kStreamMostCols);
-    const Cut by = cut(p, wide ? width : stripe, wide ? stripe : width, along_k ? kDotDepth : kOuterDepth);
-    return for_pieces(p, by, skinny_cost(p, *launch.device),
-                      [&set = isa(), wide, along_k](const Product &block, float *mine) {
-                          if (along_k)
-                              set.dot(wide ? block : block.transposed(), mine);
-                          else
-                              set.stream(wide ? block.transposed() : block, mine);
-                      });
+    const double seconds = skinny_cost(p, *launch.device);
+    const Cut by = cut(p, wide ? width : stripe, wide ? stripe : width, along_k ? kDotDepth : kOuterDepth, seconds);
+    return for_pieces(p, by, seconds, [&set = isa(), wide, along_k](const Product &block, float *mine) {
+        if (along_k)
+            set.dot(wide ? block : block.transposed(), mine);
+        else
+            set.stream(wide ? block.transposed() : block, mine);
+    });
 }
 
 // ---- packed -------------------------------------------------------------------------------------------------------
 
 double packed_cost(const Problem &p, const Device &d) {
-    const double rows = double((p.m + 15) / 16 * 16);
-    const double each =
-        1e-6 + 2.0 * rows * double(p.n) * double(p.k) / (0.8 * d.fp32_flops) + double(p.m) * double(p.k) * 0.3e-9;
-    return each * double(p.batch);
+    const double efficiency = d.fp32_flops > 150e9 ? 1.0 : 0.92; // measured with AVX-512 and AVX2
+    const double rows_of_b = p.transb == Op::T ? std::ceil(double(p.m) / kRowBlock) : 0.0;
+    const double copies =
+        double(p.k) * (double(p.m) * std::ceil(double(p.n) / kColBlock) * 0.05e-9 + double(p.n) * rows_of_b * 0.2e-9);
+    const double arithmetic = padded_flops(p) / (efficiency * d.fp32_flops) + copies;
+    return (0.1e-6 + std::max(arithmetic, bytes(p) / (0.6 * d.bandwidth))) * double(p.batch);
 }
 
 Status packed_launch(const Problem &p, const Launch &launch) {
     if (p.depth(p.alpha.value) == 0)
         return scale(p);
-    return for_pieces(p, cut(p, kRowBlock, kColBlock, 16 * kOuterDepth), packed_cost(p, *launch.device),
+    const double seconds = packed_cost(p, *launch.device);
+    // Rows of B are copied once for each row of tiles, its columns never: then low tiles are as good, and share better.
+    const int64_t tile_m = p.transb == Op::T || p.batch > 1 ? kRowBlock : kRowBlock / 2;
+    return for_pieces(p, cut(p, tile_m, kColBlock, 4 * kOuterDepth, seconds), seconds,
                       [&set = isa()](const Product &block, float *mine) { set.outer(block, true, mine); });
 }
 
@@ -300,12 +327,16 @@ const char *blas_refuses(const Problem &p, const Device &d) {
 }
 
 double blas_cost(const Problem &p, const Device &d) {
-    // Loading it takes milliseconds and starts with the first product that is worth it.
-    constexpr double kWorthLoading = 2e6;
+    // Loading it takes milliseconds, so it is not done for small products; and the choice between kernels must not
+    // depend on whether an earlier call has loaded it.
+    constexpr double kWorthLoading = 8e6;
     const double work = 2.0 * double(p.m) * double(p.n) * double(p.k);
-    if (blas_state() == BlasState::untried && (work < kWorthLoading || !load_blas()))
+    if (work < kWorthLoading || !load_blas())
         return HUGE_VAL;
-    return (2e-6 + work / (0.87 * d.fp32_flops)) * double(p.batch);
+    const double few = double(std::min(p.m, p.n)) < 16 ? 3.0 : 1.0; // a large matrix is copied to be used once
+    const double copies = double(p.k) * double(p.m + p.n) * 0.04e-9;
+    const double arithmetic = work * few / (0.98 * d.fp32_flops) + copies;
+    return (0.15e-6 + std::max(arithmetic, bytes(p) / (0.3 * d.bandwidth))) * double(p.batch);
 }
 
 Status blas_launch(const Problem &p, const Launch &launch) {
@@ -313,11 +344,12 @@ Status blas_launch(const Problem &p, const Launch &launch) {
         return scale(p);
     if (!load_blas())
         return fail(PYBLAS_STATUS_NOT_SUPPORTED, "cpu_blas: no BLAS library was found");
-    const auto even = [](int64_t extent) { // blocks of like size, so that none is left over
-        const int64_t parts = ceil_div(extent, kBlasBlock);
-        return ceil_div(ceil_div(extent, parts), 16) * 16;
-    };
-    return for_pieces(p, cut(p, even(p.m), even(p.n), 4096), blas_cost(p, *launch.device),
+    // Blocks of like size, and an even number of them, so that none is left over.
+    const int64_t down = ceil_div(p.m, kBlasBlock), wide = ceil_div(p.n, kBlasBlock);
+    const int64_t across = down * wide > 1 && down * wide % 2 == 1 ? wide + 1 : wide;
+    const auto block = [](int64_t extent, int64_t parts) { return ceil_div(ceil_div(extent, parts), 16) * 16; };
+    const double seconds = blas_cost(p, *launch.device);
+    return for_pieces(p, cut(p, block(p.m, down), block(p.n, across), 4096, seconds), seconds,
                       [](const Product &block, float *) { blas_gemm(block); });
 }
 
@@ -341,7 +373,7 @@ Device device() {
     Device d;
     d.engine = Engine::cpu;
     const char *set = isa().name;
-    d.fp32_flops = set[3] == '5' ? 220e9 : set[0] == 'a' ? 110e9 : 20e9;
+    d.fp32_flops = set[3] == '5' ? 240e9 : set[0] == 'a' ? 120e9 : 25e9;
     d.bandwidth = 30e9;
     return d;
 }

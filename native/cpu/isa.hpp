@@ -36,11 +36,12 @@ struct Product {
 
 // Sums are begun afresh after this many products and the partial sums added, so that rounding errors stay small.
 constexpr ptrdiff_t kOuterDepth = 256; // in outer
-constexpr ptrdiff_t kDotDepth = 2048;  // in dot, where each vector lane holds a sum of its own
+constexpr ptrdiff_t kDotDepth = 1024;  // in dot, where each vector lane holds a sum of its own
 
 constexpr ptrdiff_t kRowBlock = 256, kColBlock = 256; // of outer: what a core's level 2 cache holds
 constexpr ptrdiff_t kDotRows = 32, kDotCols = 256;    // of dot
-constexpr ptrdiff_t kDotStride = kDotDepth + 16; // of rows in a copy: not a power of two, which would share cache sets
+constexpr ptrdiff_t kDotPack = 4096;                  // depth of a copy of A
+constexpr ptrdiff_t kDotStride = kDotPack + 16;       // of its rows: not a power of two, which would share cache sets
 constexpr ptrdiff_t kStreamMostCols = 64;
 constexpr ptrdiff_t kStreamSums = 8192; // of stream: what a core's level 1 cache holds
 // Floats of scratch that each of the functions needs.

@@ -18,7 +18,7 @@ constexpr ptrdiff_t kLanes = 8;
 constexpr bool kMaskIsFree = false;
 constexpr int kMaxHeight = 2;
 constexpr ptrdiff_t kTileCols[kMaxHeight + 1] = {0, 10, 6};
-constexpr int kDotTileRows = 4, kDotTileCols = 3;
+constexpr int kDotTileRows = 4, kDotTileCols = 4, kDotTile = 12;
 constexpr ptrdiff_t kAhead = 12;
 constexpr int kStreamColumns = 4;
 
@@ -66,11 +66,14 @@ inline float sum(Vec v) {
 
 constexpr ptrdiff_t kSquare = 8;
 
-inline void transpose_tile(const float *in, ptrdiff_t stride, float *out, ptrdiff_t ldo) {
+template <bool Whole>
+inline void transpose_tile(const float *in, ptrdiff_t stride, float *out, ptrdiff_t ldo, ptrdiff_t rows,
+                           ptrdiff_t cols) {
     __m256 r[8], t[8];
+    const Mask across = mask(cols), down = mask(rows);
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i)
-        r[i] = _mm256_loadu_ps(in + i * stride);
+        r[i] = Whole ? load(in + i * stride) : i < rows ? load(in + i * stride, across) : zero();
 #pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) { // pairs of rows interleaved
         t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
@@ -85,8 +88,15 @@ inline void transpose_tile(const float *in, ptrdiff_t stride, float *out, ptrdif
     }
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) { // the two halves of each row
-        _mm256_storeu_ps(out + i * ldo, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-        _mm256_storeu_ps(out + (i + 4) * ldo, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+        const __m256 columns[2] = {_mm256_permute2f128_ps(r[i], r[i + 4], 0x20),
+                                   _mm256_permute2f128_ps(r[i], r[i + 4], 0x31)};
+#pragma GCC unroll 2
+        for (int q = 0; q < 2; ++q) {
+            if (Whole)
+                store(out + (i + 4 * q) * ldo, columns[q]);
+            else if (i + 4 * q < cols)
+                store(out + (i + 4 * q) * ldo, columns[q], down);
+        }
     }
 }
 

@@ -20,7 +20,7 @@ constexpr ptrdiff_t kLanes = 16;
 constexpr bool kMaskIsFree = true;
 constexpr int kMaxHeight = 4;
 constexpr ptrdiff_t kTileCols[kMaxHeight + 1] = {0, 14, 12, 8, 6};
-constexpr int kDotTileRows = 8, kDotTileCols = 3;
+constexpr int kDotTileRows = 8, kDotTileCols = 6, kDotTile = 24;
 constexpr ptrdiff_t kAhead = 12;
 constexpr int kStreamColumns = 8;
 
@@ -69,11 +69,14 @@ inline float sum(Vec v) {
 
 constexpr ptrdiff_t kSquare = 16;
 
-inline void transpose_tile(const float *in, ptrdiff_t stride, float *out, ptrdiff_t ldo) {
+template <bool Whole>
+inline void transpose_tile(const float *in, ptrdiff_t stride, float *out, ptrdiff_t ldo, ptrdiff_t rows,
+                           ptrdiff_t cols) {
     __m512 r[16], t[16];
+    const Mask across = mask(cols), down = mask(rows);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i)
-        r[i] = _mm512_loadu_ps(in + i * stride);
+        r[i] = Whole ? load(in + i * stride) : i < rows ? load(in + i * stride, across) : zero();
 #pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) { // pairs of rows interleaved
         t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
@@ -91,10 +94,15 @@ inline void transpose_tile(const float *in, ptrdiff_t stride, float *out, ptrdif
         const __m512 a = _mm512_shuffle_f32x4(r[c], r[c + 4], 0x88), b = _mm512_shuffle_f32x4(r[c], r[c + 4], 0xdd);
         const __m512 d = _mm512_shuffle_f32x4(r[c + 8], r[c + 12], 0x88);
         const __m512 e = _mm512_shuffle_f32x4(r[c + 8], r[c + 12], 0xdd);
-        _mm512_storeu_ps(out + c * ldo, _mm512_shuffle_f32x4(a, d, 0x88));
-        _mm512_storeu_ps(out + (c + 4) * ldo, _mm512_shuffle_f32x4(b, e, 0x88));
-        _mm512_storeu_ps(out + (c + 8) * ldo, _mm512_shuffle_f32x4(a, d, 0xdd));
-        _mm512_storeu_ps(out + (c + 12) * ldo, _mm512_shuffle_f32x4(b, e, 0xdd));
+        const __m512 columns[4] = {_mm512_shuffle_f32x4(a, d, 0x88), _mm512_shuffle_f32x4(b, e, 0x88),
+                                   _mm512_shuffle_f32x4(a, d, 0xdd), _mm512_shuffle_f32x4(b, e, 0xdd)};
+#pragma GCC unroll 4
+        for (int q = 0; q < 4; ++q) {
+            if (Whole)
+                store(out + (c + 4 * q) * ldo, columns[q]);
+            else if (c + 4 * q < cols)
+                store(out + (c + 4 * q) * ldo, columns[q], down);
+        }
     }
 }
 

@@ -5,8 +5,8 @@
 //  - zero(), set1(x), add(a, b), mul(a, b), fma(a, b, c), fma_exact(a, b, c): rounded once; sum(v): over all lanes
 //  - kMaskIsFree: masked loads cost no more than others
 //  - kTileCols[v]: columns of a tile v vectors high, v <= kMaxHeight; kAhead: steps from a load to its prefetch
-//  - kStreamColumns: of A, read at a time; kDotTileRows, kDotTileCols
-//  - transpose_tile(in, stride, out, ldo): kSquare x kSquare
+//  - kStreamColumns: of A, read at a time; kDotTileRows, kDotTileCols and, for their product, kDotTile
+//  - transpose_tile<Whole>(in, stride, out, ldo, rows, cols): rows and cols of in are kSquare if Whole, or fewer
 //
 //   outer:  C tile  +=  column of A  x  row of B        dot:  C tile  +=  rows of A  .  columns of B
 //           [v][v][v][v]^T           [x x x x x x]            each a register of partial sums, added up at the end
@@ -171,19 +171,16 @@ void pack(ptrdiff_t count, ptrdiff_t depth, const float *in, ptrdiff_t step_i, p
         }
         return;
     }
-    ptrdiff_t i = 0;
-    for (; i + kSquare <= count; i += kSquare) {
-        const float *rows = in + i * step_i;
-        ptrdiff_t p = 0;
-        for (; p + kSquare <= depth; p += kSquare)
-            transpose_tile(rows + p, step_i, out + p * width + i, width);
-        for (; p < depth; ++p)
-            for (ptrdiff_t r = 0; r < kSquare; ++r)
-                out[p * width + i + r] = rows[r * step_i + p];
-    }
-    for (; i < count; ++i)
-        for (ptrdiff_t p = 0; p < depth; ++p)
-            out[p * width + i] = in[i * step_i + p];
+    for (ptrdiff_t i = 0; i < count; i += kSquare)
+        for (ptrdiff_t p = 0; p < depth; p += kSquare) {
+            const float *from = in + i * step_i + p;
+            float *to = out + p * width + i;
+            if (i + kSquare <= count && p + kSquare <= depth)
+                transpose_tile<true>(from, step_i, to, width, kSquare, kSquare);
+            else
+                transpose_tile<false>(from, step_i, to, width, count - i < kSquare ? count - i : kSquare,
+                                      depth - p < kSquare ? depth - p : kSquare);
+        }
 }
 
 // Near-equal parts instead of full ones and a small rest: a narrow tile wastes loads.
@@ -307,6 +304,39 @@ void outer_batch(const Product &first, ptrdiff_t count, ptrdiff_t next_a, ptrdif
 
 // ---- stream --------------------------------------------------------------------------------------------------------
 
+constexpr ptrdiff_t kStreamAhead = 256;
+
+// sums[i] += a[q][i] * factors[q] for kVectorColumns columns of A and whole vectors; returns how many rows it did. The
+// case of one column, where all that matters is how fast A comes from memory.
+constexpr int kVectorColumns = 4;
+
+ptrdiff_t stream_vector(ptrdiff_t rows, const float *a, ptrdiff_t a_col, const float *b, ptrdiff_t b_row, float *sums) {
+    constexpr int kVectors = 4;
+    Vec factors[kVectorColumns];
+#pragma GCC unroll 4
+    for (int q = 0; q < kVectorColumns; ++q)
+        factors[q] = set1(b[q * b_row]);
+    ptrdiff_t i = 0;
+    for (; i + kVectors * kLanes <= rows; i += kVectors * kLanes) {
+        Vec s[kVectors];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v)
+            s[v] = load(sums + i + v * kLanes);
+#pragma GCC unroll 4
+        for (int q = 0; q < kVectorColumns; ++q)
+#pragma GCC unroll 4
+            for (int v = 0; v < kVectors; ++v) {
+                const float *at = a + q * a_col + i + v * kLanes;
+                s[v] = fma(load(at), factors[q], s[v]);
+                __builtin_prefetch(at + kStreamAhead);
+            }
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v)
+            store(sums + i + v * kLanes, s[v]);
+    }
+    return i;
+}
+
 // sums[j][i] += a[q][i] * b[q][j] for Columns columns of A, or = if they are the first.
 template <int Columns>
 void stream_columns(const Product &p, ptrdiff_t rows, const float *a, const float *b, float *sums, ptrdiff_t stride,
@@ -323,8 +353,11 @@ void stream_columns(const Product &p, ptrdiff_t rows, const float *a, const floa
 #pragma GCC unroll 8
             for (int q = 0; q < Columns; ++q)
 #pragma GCC unroll 2
-                for (int v = 0; v < kVectors; ++v)
-                    x[q][v] = load(a + q * p.a_col + i + v * kLanes);
+                for (int v = 0; v < kVectors; ++v) {
+                    const float *at = a + q * p.a_col + i + v * kLanes;
+                    x[q][v] = load(at);
+                    __builtin_prefetch(at + kStreamAhead);
+                }
         } else {
             const Mask low = mask(left < kLanes ? left : kLanes), high = mask(left < kLanes ? 0 : left - kLanes);
 #pragma GCC unroll 8
@@ -350,19 +383,33 @@ void stream_columns(const Product &p, ptrdiff_t rows, const float *a, const floa
 }
 
 void stream(const Product &p, float *scratch) {
-    const ptrdiff_t block = kStreamSums / p.n / (2 * kLanes) * (2 * kLanes);
+    // A stride that is no power of two: a load must not look like a store that is under way.
+    constexpr ptrdiff_t kStep = 2 * kLanes;
+    const ptrdiff_t block = (kStreamSums / p.n / kStep - 1) * kStep;
     float *sums = scratch, *totals = scratch + kStreamSums;
     for (ptrdiff_t i0 = 0; i0 < p.m; i0 += block) {
         const ptrdiff_t rows = p.m - i0 < block ? p.m - i0 : block;
-        const ptrdiff_t stride = (rows + 2 * kLanes - 1) / (2 * kLanes) * (2 * kLanes);
+        const ptrdiff_t stride = (rows + kStep - 1) / kStep * kStep + kStep;
         for (ptrdiff_t p0 = 0; p0 < p.k; p0 += kOuterDepth) {
             const ptrdiff_t depth = p.k - p0 < kOuterDepth ? p.k - p0 : kOuterDepth;
             const float *a = p.a + i0 + p0 * p.a_col, *b = p.b + p0 * p.b_row;
             ptrdiff_t q = 0;
+            if (p.n == 1) {
+                for (ptrdiff_t e = 0; e < stride; e += kLanes)
+                    store(sums + e, zero());
+                for (; q + kVectorColumns <= depth; q += kVectorColumns) {
+                    const ptrdiff_t done =
+                        stream_vector(rows, a + q * p.a_col, p.a_col, b + q * p.b_row, p.b_row, sums);
+                    if (done < rows)
+                        stream_columns<kVectorColumns>(p, rows - done, a + q * p.a_col + done, b + q * p.b_row,
+                                                       sums + done, stride, false);
+                }
+            }
             for (; q + kStreamColumns <= depth; q += kStreamColumns)
-                stream_columns<kStreamColumns>(p, rows, a + q * p.a_col, b + q * p.b_row, sums, stride, q == 0);
+                stream_columns<kStreamColumns>(p, rows, a + q * p.a_col, b + q * p.b_row, sums, stride,
+                                               q == 0 && p.n > 1);
             for (; q < depth; ++q)
-                stream_columns<1>(p, rows, a + q * p.a_col, b + q * p.b_row, sums, stride, q == 0);
+                stream_columns<1>(p, rows, a + q * p.a_col, b + q * p.b_row, sums, stride, q == 0 && p.n > 1);
             for (ptrdiff_t e = 0; e < p.n * stride; e += kLanes)
                 store(totals + e, p0 == 0 ? load(sums + e) : add(load(totals + e), load(sums + e)));
         }
@@ -391,8 +438,11 @@ template <int Rows, int Cols, bool Edge>
 inline void dot_step(const DotTile &t, ptrdiff_t p, Mask edge, Vec (&acc)[Rows][Cols]) {
     Vec y[Cols];
 #pragma GCC unroll 8
-    for (int j = 0; j < Cols; ++j)
-        y[j] = Edge ? load(t.b + j * t.b_col + p, edge) : load(t.b + j * t.b_col + p);
+    for (int j = 0; j < Cols; ++j) {
+        const float *at = t.b + j * t.b_col + p;
+        y[j] = Edge ? load(at, edge) : load(at);
+        __builtin_prefetch(at + kStreamAhead);
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < Rows; ++i) {
         const Vec x = Edge ? load(t.a + i * t.a_row + p, edge) : load(t.a + i * t.a_row + p);
@@ -427,13 +477,14 @@ void dot_tile(const DotTile &tile) {
 
 using DotFunction = void (*)(const DotTile &);
 struct DotTable {
-    DotFunction f[kDotTileRows][kDotTileCols];
+    DotFunction f[kDotTileRows][kDotTileCols]; // null where a tile would not fit into the registers
 };
 
 template <int Rows, int Cols>
 constexpr void fill_dots(DotTable &table) {
     if constexpr (Cols >= 1) {
-        table.f[Rows - 1][Cols - 1] = dot_tile<Rows, Cols>;
+        if constexpr (Rows * Cols <= kDotTile)
+            table.f[Rows - 1][Cols - 1] = dot_tile<Rows, Cols>;
         fill_dots<Rows, Cols - 1>(table);
     } else if constexpr (Rows > 1) {
         fill_dots<Rows - 1, kDotTileCols>(table);
@@ -454,28 +505,35 @@ void dot(const Product &p, float *scratch) {
         const ptrdiff_t rows = p.m - i0 < kDotRows ? p.m - i0 : kDotRows;
         for (ptrdiff_t j0 = 0; j0 < p.n; j0 += kDotCols) {
             const ptrdiff_t cols = p.n - j0 < kDotCols ? p.n - j0 : kDotCols;
-            const Parts heights(rows, kDotTileRows), widths(cols, kDotTileCols);
-            for (ptrdiff_t p0 = 0; p0 < p.k; p0 += kDotDepth) {
-                DotTile t;
-                t.k = p.k - p0 < kDotDepth ? p.k - p0 : kDotDepth;
-                t.first = p0 == 0;
+            // One pass over B where A has few rows; else low and wide tiles, which read A less often.
+            const ptrdiff_t most_rows = rows <= kDotTileRows ? kDotTileRows : kDotTile / kDotTileCols;
+            const Parts heights(rows, most_rows);
+            const ptrdiff_t most_cols = kDotTile / heights[0];
+            const Parts widths(cols, most_cols < kDotTileCols ? most_cols : kDotTileCols);
+            for (ptrdiff_t p0 = 0; p0 < p.k; p0 += kDotPack) {
+                const ptrdiff_t depth = p.k - p0 < kDotPack ? p.k - p0 : kDotPack;
                 const float *a = p.a + i0 * p.a_row + p0 * p.a_col;
+                DotTile t;
                 t.a_row = p.a_row;
                 t.b_col = p.b_col;
                 if (pack_a) {
-                    pack(t.k, rows, a, p.a_col, p.a_row, packed, kDotStride);
+                    pack(depth, rows, a, p.a_col, p.a_row, packed, kDotStride);
                     a = packed;
                     t.a_row = kDotStride;
                 }
                 ptrdiff_t j = 0;
                 for (ptrdiff_t w = 0; w < widths.count; ++w) {
-                    t.b = p.b + p0 + (j0 + j) * p.b_col;
-                    ptrdiff_t i = 0;
-                    for (ptrdiff_t h = 0; h < heights.count; ++h) {
-                        t.a = a + i * t.a_row;
-                        t.partial = partial + i + j * kDotRows;
-                        kDots.f[heights[h] - 1][widths[w] - 1](t);
-                        i += heights[h];
+                    for (ptrdiff_t q = 0; q < depth; q += kDotDepth) {
+                        t.k = depth - q < kDotDepth ? depth - q : kDotDepth;
+                        t.first = p0 == 0 && q == 0;
+                        t.b = p.b + p0 + q + (j0 + j) * p.b_col;
+                        ptrdiff_t i = 0;
+                        for (ptrdiff_t h = 0; h < heights.count; ++h) {
+                            t.a = a + q + i * t.a_row;
+                            t.partial = partial + i + j * kDotRows;
+                            kDots.f[heights[h] - 1][widths[w] - 1](t);
+                            i += heights[h];
+                        }
                     }
                     j += widths[w];
                 }

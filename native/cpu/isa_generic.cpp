@@ -13,7 +13,7 @@ constexpr ptrdiff_t kLanes = 4;
 constexpr bool kMaskIsFree = false;
 constexpr int kMaxHeight = 2;
 constexpr ptrdiff_t kTileCols[kMaxHeight + 1] = {0, 8, 5};
-constexpr int kDotTileRows = 3, kDotTileCols = 3;
+constexpr int kDotTileRows = 3, kDotTileCols = 3, kDotTile = 9;
 constexpr ptrdiff_t kAhead = 12;
 constexpr int kStreamColumns = 4;
 constexpr ptrdiff_t kSquare = 4;
@@ -77,9 +77,11 @@ inline float sum(Vec v) {
     return (v[0] + v[2]) + (v[1] + v[3]);
 }
 
-inline void transpose_tile(const float *in, ptrdiff_t stride, float *out, ptrdiff_t ldo) {
-    for (int p = 0; p < kSquare; ++p)
-        for (int i = 0; i < kSquare; ++i)
+template <bool Whole>
+inline void transpose_tile(const float *in, ptrdiff_t stride, float *out, ptrdiff_t ldo, ptrdiff_t rows,
+                           ptrdiff_t cols) {
+    for (ptrdiff_t p = 0; p < (Whole ? kSquare : cols); ++p)
+        for (ptrdiff_t i = 0; i < (Whole ? kSquare : rows); ++i)
             out[p * ldo + i] = in[i * stride + p];
 }
 
