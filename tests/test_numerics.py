@@ -194,6 +194,30 @@ def test_same_bits_in_a_fresh_process(engine, handle, prints):
     assert prints(DIGEST, engine.name).split() == here
 
 
+IN_ORDER = """
+import hashlib, sys
+import engines
+from problems import Problem, Product
+
+engine = engines.Cpu() if sys.argv[1] == "cpu" else engines.Gpu()
+handle = engine.handle()
+sizes = [(1, 1, 1), (5, 7, 9), (20, 20, 500), (64, 64, 64), (1, 100, 900), (100, 1, 900), (5, 5, 4096), (90, 80, 70),
+         (150, 160, 170), (300, 300, 300), (8, 400, 400)]
+found = {}
+for size in sizes if sys.argv[2] == "up" else reversed(sizes):
+    product = Product(*size)
+    found[size] = (engines.selected(handle, "N", "N", *size),
+                   hashlib.sha256(Problem(product).solve(engine, handle).tobytes()).hexdigest())
+for size in sizes:
+    print(size, *found[size])
+"""
+
+
+def test_same_bits_whatever_ran_before(engine, prints):
+    """Nothing that is loaded, warmed up or grown by one call changes the next: small sizes first, large sizes first."""
+    assert prints(IN_ORDER, engine.name, "up") == prints(IN_ORDER, engine.name, "down")
+
+
 def test_same_bits_with_one_processor(cpu, cpu_handle, prints):
     here = [hashlib.sha256(Problem(p).solve(cpu, cpu_handle).tobytes()).hexdigest() for p in REPEATED]
     program = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n" + DIGEST
