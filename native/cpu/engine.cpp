@@ -232,7 +232,9 @@ double small_cost(const Problem &p, const Device &d) {
     const double far = !plain || !many || p.a.ld < 256 ? 1.0 : p.a.ld < 1024 ? 1.06 : 1.5;
     const double fetched = many && double(p.k) * double(p.n) > 262144 ? 1.12 : 1.0;
     const double copies = plain ? 0.0 : double(p.m) * double(p.k) * 0.08e-9;
-    const double arithmetic = padded_flops(p) * far * fetched / d.fp32_flops + copies;
+    // Few tiles and a long k: nothing to share out.
+    const double alone = p.k >= 16 * kOuterDepth && p.m * p.n * p.batch < 65536 ? 1.5 : 1.0;
+    const double arithmetic = padded_flops(p) * far * fetched * alone / d.fp32_flops + copies;
     const double rate = plain && p.a.ld >= 1024 ? 0.3 * d.bandwidth : 0.6 * d.bandwidth;
     return (20e-9 + std::max(arithmetic, bytes(p) / rate)) * double(p.batch);
 }
@@ -296,7 +298,8 @@ double packed_cost(const Problem &p, const Device &d) {
     const double efficiency = d.fp32_flops > 150e9 ? 1.0 : 0.92; // measured with AVX-512 and AVX2
     const double rows_of_b = p.transb == Op::T ? std::ceil(double(p.m) / kRowBlock) : 0.0;
     const double copies =
-        double(p.k) * (double(p.m) * std::ceil(double(p.n) / kColBlock) * 0.05e-9 + double(p.n) * rows_of_b * 0.2e-9);
+        double(p.k) * (double(p.m) * std::ceil(double(p.n) / kColBlock) * (p.transa == Op::T ? 0.08e-9 : 0.05e-9) +
+                       double(p.n) * rows_of_b * 0.2e-9);
     const double arithmetic = padded_flops(p) / (efficiency * d.fp32_flops) + copies;
     return (0.1e-6 + std::max(arithmetic, bytes(p) / (0.6 * d.bandwidth))) * double(p.batch);
 }
@@ -306,7 +309,9 @@ Status packed_launch(const Problem &p, const Launch &launch) {
         return scale(p);
     const double seconds = packed_cost(p, *launch.device);
     // Rows of B are copied once for each row of tiles, its columns never: then low tiles are as good, and share better.
-    const int64_t tile_m = p.transb == Op::T || p.batch > 1 ? kRowBlock : kRowBlock / 2;
+    const int64_t tile_m = p.transb == Op::T || p.batch > 1 ? kRowBlock
+                           : p.m * p.n > 262144             ? kRowBlock / 2
+                                                            : kRowBlock / 4;
     return for_pieces(p, cut(p, tile_m, kColBlock, 4 * kOuterDepth, seconds), seconds,
                       [&set = isa()](const Product &block, float *mine) { set.outer(block, true, mine); });
 }
