@@ -21,7 +21,8 @@ from ._status import InvalidValueError, check
 
 _OPERATIONS: dict[object, int] = {"N": 0, "n": 0, "T": 1, "t": 1, "C": 2, "c": 2}
 _OPERATION_NUMBERS = {0: 0, 1: 1, 2: 2, 111: 0, 112: 1, 113: 2}
-_SHORT_FLAGS: dict[object, int] = {None: lib.PYBLAS_CHECKED_ROW_MAJOR, "C": lib.PYBLAS_CHECKED_ROW_MAJOR, "F": 0}
+_ROW_MAJOR: int = lib.PYBLAS_CHECKED_ROW_MAJOR
+_SHORT_FLAGS: dict[object, int] = {None: _ROW_MAJOR, "C": _ROW_MAJOR, "F": 0}
 
 _checked_sgemm = lib.pyblas_checked_sgemm
 _checked_gemm_strided_batched = lib.pyblas_checked_gemm_strided_batched
@@ -286,6 +287,9 @@ def selected_kernel(
 
 # ---- the long way --------------------------------------------------------------------------------------------------
 
+# In the place of an operand that is None: legal where it is not read, which the C library judges.
+_NOTHING = View(None, None, "", 0, (), (), True, True, False, None)
+
 
 class _Call(NamedTuple):
     """Sizes as the caller wrote them, as integers of at most 64 bits."""
@@ -308,13 +312,13 @@ class _Call(NamedTuple):
         """What the matrices of A, B and C occupy from their addresses on."""
         m, n, k = self.m, self.n, self.k
         # Stored in rows, op(A) is k long unless it is transposed, and so on.
-        size_a = (k, m) if (self.transa == 0) == by_rows else (m, k)
-        size_b = (n, k) if (self.transb == 0) == by_rows else (k, n)
-        size_c = (n, m) if by_rows else (m, n)
+        length_a, vectors_a = (k, m) if (self.transa == 0) == by_rows else (m, k)
+        length_b, vectors_b = (n, k) if (self.transb == 0) == by_rows else (k, n)
+        length_c, vectors_c = (n, m) if by_rows else (m, n)
         return (
-            Elements(a, *size_a, self.lda, self.stride_a),
-            Elements(b, *size_b, self.ldb, self.stride_b),
-            Elements(c, *size_c, self.ldc, self.stride_c),
+            Elements(a, length_a, vectors_a, self.lda, self.stride_a),
+            Elements(b, length_b, vectors_b, self.ldb, self.stride_b),
+            Elements(c, length_c, vectors_c, self.ldc, self.stride_c),
         )
 
     def touches_memory(self, a: Elements, b: Elements, c: Elements) -> bool:
@@ -402,56 +406,54 @@ def _run(
     batched = function == "gemm_strided_batched"
     wanted_stream = None if stream is None else _arrays.stream_address(stream)
     # C is looked at first: its library's stream is where DLPack producers must have A and B ready.
-    views: dict[str, View] = {}
-    if C is not None:
-        views["C"] = _arrays.view(C, f"{function}: C", wanted_stream)
-        if wanted_stream is None and views["C"].device is not None:
-            wanted_stream = _arrays.current_stream(views["C"])
-    for name, x in (("A", A), ("B", B)):
-        if x is not None:
-            views[name] = _arrays.view(x, f"{function}: {name}", wanted_stream)
-    named = [(name, views[name]) for name in "ABC" if name in views]
+    seen_c = _NOTHING if C is None else _arrays.view(C, f"{function}: C", wanted_stream)
+    if wanted_stream is None and seen_c.device is not None:
+        wanted_stream = _arrays.current_stream(seen_c)
+    seen_a = _NOTHING if A is None else _arrays.view(A, f"{function}: A", wanted_stream)
+    seen_b = _NOTHING if B is None else _arrays.view(B, f"{function}: B", wanted_stream)
+    named = [pair for pair in (("A", seen_a), ("B", seen_b), ("C", seen_c)) if pair[1] is not _NOTHING]
     place = _arrays.common_device(function, named)
-    if "C" in views:
-        _arrays.require_writable(function, "C", views["C"])
+    _arrays.require_writable(function, "C", seen_c)
     by_rows = _by_rows(function, order, named)
     alpha_value, beta_value, on_device = _arrays.scalars(function, alpha, beta, place, wanted_stream)
 
-    elements = call.elements(by_rows, *(views[name].address if name in views else 0 for name in "ABC"))
-    a, b, c = elements
-    buffers = [0, -1] * 3  # nothing to check
+    a, b, c = call.elements(by_rows, seen_a.address, seen_b.address, seen_c.address)
+    room_a = room_b = room_c = (0, -1)  # nothing to check
     if call.touches_memory(a, b, c):
-        for i, name in enumerate("ABC"):
-            if name in views:
-                buffers[2 * i : 2 * i + 2] = _arrays.buffer(
-                    function, name, views[name], by_rows, elements[i], call.batch, batched
-                )
+        if seen_a is not _NOTHING:
+            room_a = _arrays.buffer(function, "A", seen_a, by_rows, a, call.batch, batched)
+        if seen_b is not _NOTHING:
+            room_b = _arrays.buffer(function, "B", seen_b, by_rows, b, call.batch, batched)
+        if seen_c is not _NOTHING:
+            room_c = _arrays.buffer(function, "C", seen_c, by_rows, c, call.batch, batched)
 
-    flags = (
-        lib.PYBLAS_CHECKED_ROW_MAJOR * by_rows
-        | lib.PYBLAS_CHECKED_STRIDED_BATCHED * batched
-        | lib.PYBLAS_CHECKED_DEVICE_SCALARS * bool(on_device)
-    )
-    alpha_address, beta_address = (seen.address for seen in on_device) if on_device else (0, 0)
+    flags = _ROW_MAJOR if by_rows else 0
+    if batched:
+        flags |= lib.PYBLAS_CHECKED_STRIDED_BATCHED
+    alpha_address = beta_address = 0
+    if on_device:
+        flags |= lib.PYBLAS_CHECKED_DEVICE_SCALARS
+        alpha_address, beta_address = (seen.address for seen in on_device)
     arguments = (
-        *call[1:6],
+        call.transa,
+        call.transb,
+        call.m,
+        call.n,
+        call.k,
         alpha_value,
         alpha_address,
         a.address,
-        buffers[0],
-        buffers[1],
+        *room_a,
         a.ld,
         a.stride,
         b.address,
-        buffers[2],
-        buffers[3],
+        *room_b,
         b.ld,
         b.stride,
         beta_value,
         beta_address,
         c.address,
-        buffers[4],
-        buffers[5],
+        *room_c,
         c.ld,
         c.stride,
         call.batch,
@@ -460,15 +462,14 @@ def _run(
     with Settings(context, handle, compute, batch_invariant, stream, wanted_stream, bool(on_device)):
         status = lib.pyblas_checked_gemm(context.c, flags, *arguments)
         while status in _UNDECIDED:
-            name, i = ("A", 0) if status == lib.PYBLAS_CHECKED_UNDECIDED_A else ("B", 1)
-            _arrays.require_disjoint(function, name, elements[i], "C", c, call.batch)
+            name, x = ("A", a) if status == lib.PYBLAS_CHECKED_UNDECIDED_A else ("B", b)
+            _arrays.require_disjoint(function, name, x, "C", c, call.batch)
             flags |= _UNDECIDED[status]
             status = lib.pyblas_checked_gemm(context.c, flags, *arguments)
         check(status)
     # The arrays live until here, when the work is queued. Their libraries free memory in the order of the stream, or only
     # after it, so the work may go on when the caller has dropped the last reference.
-    if "C" in views:
-        _arrays.written(views["C"])
+    _arrays.written(seen_c)
     return C
 
 
