@@ -229,7 +229,7 @@ double small_cost(const Problem &p, const Device &d) {
     // Columns of A that lie far apart cost cache lines and translations, and a B beyond the level 2 cache is fetched
     // for each strip of rows.
     const bool plain = p.transa == Op::N, many = p.n >= 32;
-    const double far = !plain || !many || p.a.ld < 256 ? 1.0 : p.a.ld < 1024 ? 1.06 : 1.5;
+    const double far = !plain || !many || p.a.ld < 256 ? 1.0 : p.a.ld < 512 ? 1.02 : p.a.ld < 1024 ? 1.06 : 1.5;
     const double fetched = many && double(p.k) * double(p.n) > 262144 ? 1.12 : 1.0;
     const double copies = plain ? 0.0 : double(p.m) * double(p.k) * 0.08e-9;
     // Few tiles and a long k: nothing to share out.
@@ -349,9 +349,12 @@ Status blas_launch(const Problem &p, const Launch &launch) {
         return scale(p);
     if (!load_blas())
         return fail(PYBLAS_STATUS_NOT_SUPPORTED, "cpu_blas: no BLAS library was found");
-    // Blocks of like size, and an even number of them, so that none is left over.
-    const int64_t down = ceil_div(p.m, kBlasBlock), wide = ceil_div(p.n, kBlasBlock);
-    const int64_t across = down * wide > 1 && down * wide % 2 == 1 ? wide + 1 : wide;
+    // Blocks of like size; at least four where they are not too small, and an even number, so that none is left over.
+    int64_t down = ceil_div(p.m, kBlasBlock), across = ceil_div(p.n, kBlasBlock);
+    while (down * across < 4 && std::max(p.m / down, p.n / across) >= 256)
+        ++(p.m / down > p.n / across ? down : across);
+    if (down * across > 1 && down * across % 2 == 1)
+        ++across;
     const auto block = [](int64_t extent, int64_t parts) { return ceil_div(ceil_div(extent, parts), 16) * 16; };
     const double seconds = blas_cost(p, *launch.device);
     return for_pieces(p, cut(p, block(p.m, down), block(p.n, across), 4096, seconds), seconds,
