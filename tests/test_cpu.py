@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 import engines
-from engines import NOT_SUPPORTED, SUCCESS, ffi, lib, message
+from engines import SUCCESS, ffi, lib, message
 from problems import Problem, Product
 
 ROWS = [name for name, where, _, _ in engines.kernel_rows() if where == "cpu"]
@@ -218,6 +217,25 @@ def test_the_guard_bites(python):
     done = python(GUARDED, "touch")
     assert done.returncode == -signal.SIGSEGV, (done.returncode, done.stderr)
     assert done.stdout == "" or done.stdout.split() == ["0.0"]
+
+
+@pytest.mark.parametrize("offset", [0, 4, 1], ids=["64 bytes", "16 bytes", "4 bytes"])
+@pytest.mark.parametrize(
+    "product",
+    [
+        Product(16, 16, 16, batch=17000),
+        Product(128, 128, 8, batch=270),
+        Product(2100, 2112, 5, alpha=2.0),
+        Product(2112, 2000, 300, "T", gap=(0, 0, 16)),
+        Product(32, 16, 7, batch=8500, beta=1.0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("row", ["cpu_small", "cpu_packed"])
+def test_results_larger_than_a_cache(cpu, cpu_handle, row, product, offset):
+    """They are written past the caches where their alignment allows it."""
+    engines.set_kernel(cpu_handle, row)
+    Problem(product.but(offset=(0, 0, offset))).solve(cpu, cpu_handle)
 
 
 FAR = (

@@ -38,7 +38,11 @@ inline void store(float *p, Vec v, Mask m) {
     _mm256_maskstore_ps(p, m, v);
 }
 inline void store_past_cache(float *p, Vec v) {
-    _mm256_stream_ps(p, v);
+    _mm_stream_ps(p, _mm256_castps256_ps128(v));
+    _mm_stream_ps(p + 4, _mm256_extractf128_ps(v, 1));
+}
+inline void finish_past_cache() {
+    _mm_sfence();
 }
 inline Vec zero() {
     return _mm256_setzero_ps();

@@ -19,7 +19,7 @@ using Mask = __mmask16;
 constexpr ptrdiff_t kLanes = 16;
 constexpr bool kMaskIsFree = true;
 constexpr int kMaxHeight = 4;
-constexpr ptrdiff_t kTileCols[kMaxHeight + 1] = {0, 14, 12, 8, 6};
+constexpr ptrdiff_t kTileCols[kMaxHeight + 1] = {0, 16, 12, 8, 6};
 constexpr int kDotTileRows = 8, kDotTileCols = 6, kDotTile = 24;
 constexpr ptrdiff_t kAhead = 12;
 constexpr int kStreamColumns = 8;
@@ -40,7 +40,13 @@ inline void store(float *p, Vec v, Mask m) {
     _mm512_mask_storeu_ps(p, m, v);
 }
 inline void store_past_cache(float *p, Vec v) {
-    _mm512_stream_ps(p, v);
+    _mm_stream_ps(p, _mm512_castps512_ps128(v));
+    _mm_stream_ps(p + 4, _mm512_extractf32x4_ps(v, 1));
+    _mm_stream_ps(p + 8, _mm512_extractf32x4_ps(v, 2));
+    _mm_stream_ps(p + 12, _mm512_extractf32x4_ps(v, 3));
+}
+inline void finish_past_cache() {
+    _mm_sfence();
 }
 inline Vec zero() {
     return _mm512_setzero_ps();

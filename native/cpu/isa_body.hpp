@@ -1,7 +1,8 @@
 // outer, outer_batch, stream and dot, written once over a vector type. isa_avx512.cpp, isa_avx2.cpp and isa_generic.cpp
 // include this file under a target pragma (so it includes nothing), after they have defined
 //  - Vec, kLanes, Mask; mask(n): the first n lanes; load(p), load(p, mask): other lanes are 0 and not read
-//  - store(p, v), store(p, v, mask); store_past_cache(p, v): p is aligned
+//  - store(p, v), store(p, v, mask); store_past_cache(p, v): p is a multiple of 16 bytes;
+//    finish_past_cache(): others see it as if stored
 //  - zero(), set1(x), add(a, b), mul(a, b), fma(a, b, c), fma_exact(a, b, c): rounded once; sum(v): over all lanes
 //  - kMaskIsFree: masked loads cost no more than others
 //  - kTileCols[v]: columns of a tile v vectors high, v <= kMaxHeight; kAhead: steps from a load to its prefetch
@@ -26,7 +27,7 @@ struct Tile {
     float *c;
     ptrdiff_t c_row, c_col;
     float alpha, beta;
-    bool past_cache; // whole vectors of C are written past the caches; they are aligned
+    bool past_cache; // whole vectors of C are written past the caches
 };
 
 // Columns of sums, height apart, to a C whose rows or columns lie anywhere.
@@ -130,7 +131,7 @@ void tile(const Tile &t) {
 }
 
 using TileFunction = void (*)(const Tile &);
-constexpr int kMostCols = 14;
+constexpr int kMostCols = 16;
 
 struct TileTable {
     TileFunction f[kMaxHeight][kMostCols][2][2];
@@ -194,10 +195,13 @@ struct Parts {
     ptrdiff_t operator[](ptrdiff_t i) const { return small + (i < larger); }
 };
 
-// Vectors of C must be aligned for this, and nothing of C be wanted.
+// Nothing of C may be wanted, and what is written past the caches should be whole cache lines: tiles begin with one, or
+// C is written from end to end, and then in pieces of 16 bytes, which is how NumPy aligns.
 inline bool past_cache(const Product &p) {
-    return p.past_cache && p.beta == 0.0f && p.c_row == 1 && p.c_col % kLanes == 0 &&
-           reinterpret_cast<uintptr_t>(p.c) % (kLanes * sizeof(float)) == 0;
+    const uintptr_t start = reinterpret_cast<uintptr_t>(p.c);
+    const bool lines = start % 64 == 0 && p.c_col % 16 == 0;
+    const bool all = start % 16 == 0 && p.c_col == p.m && p.m % kLanes == 0 && p.m <= kMaxHeight * kLanes;
+    return p.past_cache && p.beta == 0.0f && p.c_row == 1 && (lines || all);
 }
 
 void outer(const Product &p, bool pack_wanted, float *scratch) {
@@ -259,6 +263,8 @@ void outer(const Product &p, bool pack_wanted, float *scratch) {
             }
         }
     }
+    if (t.past_cache)
+        finish_past_cache();
 }
 
 void outer_batch(const Product &first, ptrdiff_t count, ptrdiff_t next_a, ptrdiff_t next_b, ptrdiff_t next_c,
@@ -300,6 +306,8 @@ void outer_batch(const Product &first, ptrdiff_t count, ptrdiff_t next_a, ptrdif
             t.c += width * p.c_col;
         }
     }
+    if (t.past_cache)
+        finish_past_cache();
 }
 
 // ---- stream --------------------------------------------------------------------------------------------------------

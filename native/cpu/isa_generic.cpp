@@ -44,6 +44,7 @@ inline void store(float *p, Vec v, Mask m) {
 inline void store_past_cache(float *p, Vec v) {
     store(p, v);
 }
+inline void finish_past_cache() {}
 inline Vec zero() {
     return Vec{};
 }
