@@ -33,7 +33,9 @@ struct Site {
     const char *file = nullptr;
     int line = 0;
 
-    bool operator==(const Site &other) const { return line == other.line && std::strcmp(file, other.file) == 0; }
+    bool operator==(const Site &other) const {
+        return line == other.line && (file == other.file || std::strcmp(file, other.file) == 0);
+    }
 };
 
 struct Copy {
@@ -50,14 +52,27 @@ struct Fiber {
     bool started = false; // its context can be jumped to
     State state = State::ready;
     Site site;
-    unsigned mask = 0; // of the warp barrier it waits at
-    uint64_t value = 0;
+    uint64_t value = 0;         // for other lanes, then of another lane
+    int source = 0;             // which one
     std::vector<Copy> copies;   // in the order of their issue
     std::vector<size_t> groups; // copies in each committed group, the oldest first
     size_t open = 0;            // copies not yet committed
 };
 
+// Lanes that meet are known by the first one of their mask.
+struct Meeting {
+    unsigned arrived = 0, mask = 0;
+    Site site;
+    bool orders = false; // their accesses to memory, too
+};
+
+struct Warp {
+    unsigned gone = 0; // lanes that have exited or never were
+    Meeting meetings[warpSize];
+};
+
 Fiber fibers[kMostThreads];
+Warp warps[kMostThreads / warpSize];
 std::jmp_buf scheduler;
 Fault fault;
 
@@ -89,12 +104,39 @@ __attribute__((noinline)) void suspend() {
         _longjmp(scheduler, 1);
 }
 
+// Gives lanes what they asked of one another and lets them go on, once all are there that have not exited.
+void complete(Warp &warp, Meeting &meeting) {
+    if (meeting.arrived == 0 || meeting.arrived != (meeting.mask & ~warp.gone))
+        return;
+    Fiber *const lanes = fibers + (&warp - warps) * warpSize;
+    uint64_t given[warpSize];
+    for (int lane = 0; lane < warpSize; ++lane)
+        given[lane] = lanes[lane].value;
+    for (int lane = 0; lane < warpSize; ++lane) {
+        if (!(meeting.arrived >> lane & 1))
+            continue;
+        const int source = lanes[lane].source;
+        if (!(meeting.arrived >> source & 1))
+            raise(FaultKind::barrier, "lane %d asks lane %d for a value at %s:%d, and that has exited", lane, source,
+                  meeting.site.file, meeting.site.line);
+        lanes[lane].value = given[source];
+        lanes[lane].state = State::ready;
+    }
+    if (meeting.orders)
+        ticks.warp[&warp - warps] = ++ticks.now;
+    meeting.arrived = 0;
+}
+
 void leave() {
     if (arrived)
         raise(FaultKind::barrier, "it exits while %d of %d threads wait at %s:%d", arrived, threads, barrier.file,
               barrier.line);
     ++exited;
     self().state = State::exited;
+    Warp &warp = warps[running.thread / warpSize];
+    warp.gone |= 1u << lane();
+    for (Meeting &meeting : warp.meetings)
+        complete(warp, meeting);
 }
 
 // A fiber outlives its thread and serves the next block's: starting one costs more than a small block does.
@@ -193,6 +235,12 @@ bool run_block() {
         fiber.groups.clear();
         fiber.open = 0;
     }
+    for (int first = 0; first < threads; first += warpSize) {
+        Warp &warp = warps[first / warpSize];
+        warp.gone = threads - first < warpSize ? ~0u << (threads - first) : 0;
+        for (Meeting &meeting : warp.meetings)
+            meeting.arrived = 0;
+    }
     std::memset(reinterpret_cast<void *>(dynamic_shared.begin), kPoison, dynamic_shared.bytes);
 
     for (bool forward = settings.order != Order::descending; exited < threads;) {
@@ -274,50 +322,37 @@ void *dynamic_shared_memory() {
     return reinterpret_cast<void *>(dynamic_shared.begin);
 }
 
-// Waits for the lanes of mask. The last one there lets all of them go on, and says so by true.
-static bool meet_warp(unsigned mask, const Site &site) {
-    const int first = running.thread - lane();
-    Fiber &fiber = self();
-    fiber.mask = mask;
-    fiber.site = site;
+// Waits for the lanes of mask that have not exited, and takes the value of one of them.
+static void meet_warp(unsigned mask, const Site &site, bool orders, int source) {
+    Warp &warp = warps[running.thread / warpSize];
     if (!(mask >> lane() & 1))
         raise(FaultKind::barrier, "its own lane is not in the mask %#x at %s:%d", mask, site.file, site.line);
-    unsigned present = 0;
-    for (int other = 0; other < warpSize; ++other) {
-        if (!(mask >> other & 1))
-            continue;
-        if (first + other >= threads || fibers[first + other].state == State::exited)
-            raise(FaultKind::barrier, "lane %d has exited before %s:%d", other, site.file, site.line);
-        const Fiber &there = fibers[first + other];
-        if (other != lane() && there.state != State::at_warp_barrier)
-            continue;
-        if (there.mask != mask || !(there.site == site))
-            raise(FaultKind::barrier, "lane %d waits at %s:%d with another mask or place than %s:%d", other,
-                  there.site.file, there.site.line, site.file, site.line);
-        present |= 1u << other;
+    Meeting &meeting = warp.meetings[__builtin_ctz(mask)];
+    if (meeting.arrived == 0) {
+        meeting.mask = mask;
+        meeting.site = site;
+        meeting.orders = orders;
+    } else if (meeting.mask != mask || !(meeting.site == site)) {
+        raise(FaultKind::barrier, "it meets lanes %#x at %s:%d, and others wait for %#x at %s:%d", mask, site.file,
+              site.line, meeting.mask, meeting.site.file, meeting.site.line);
     }
-    if (present != mask) {
-        fiber.state = State::at_warp_barrier;
+    meeting.arrived |= 1u << lane();
+    Fiber &fiber = self();
+    fiber.source = source;
+    fiber.site = site;
+    fiber.state = State::at_warp_barrier;
+    complete(warp, meeting);
+    if (fiber.state == State::at_warp_barrier)
         suspend();
-        return false;
-    }
-    for (int other = 0; other < warpSize; ++other)
-        if (mask >> other & 1)
-            fibers[first + other].state = State::ready;
-    return true;
 }
 
 uint64_t exchange(unsigned mask, uint64_t value, int source, const char *file, int line) {
-    const Site site{file, line};
     if (source < 0 || source >= warpSize || !(mask >> source & 1))
         raise(FaultKind::barrier, "lane %d, asked for a value at %s:%d, is not in the mask %#x", source, file, line,
               mask);
-    const int from = running.thread - lane() + source;
     self().value = value;
-    meet_warp(mask, site);
-    const uint64_t taken = fibers[from].value;
-    meet_warp(mask, site); // nobody gives the next value before all have this one
-    return taken;
+    meet_warp(mask, {file, line}, false, source);
+    return self().value;
 }
 
 void copy_async(float *shared, const float *global, size_t bytes, bool valid, const void *code) {
@@ -385,6 +420,8 @@ cudaError_t run_grid(const cudaLaunchConfig_t &config, const Launched &launched_
     const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
     for (uint64_t i = 0; i < blocks; ++i) {
         const uint64_t number = settings.order == Order::ascending ? i : blocks - 1 - i;
+        if (blocks > 4096 && number + 1 < blocks && number % static_cast<uint64_t>(settings.sample) != 0)
+            continue;
         place_at(Place::block, number, grid);
         if (!run_block()) {
             abandon();
@@ -423,8 +460,7 @@ void __syncthreads(const char *file, int line) {
 }
 
 void __syncwarp(unsigned mask, const char *file, int line) {
-    if (meet_warp(mask, {file, line}))
-        ticks.warp[running.thread / warpSize] = ++ticks.now;
+    meet_warp(mask, {file, line}, true, lane());
 }
 
 cudaError_t set_function_attribute(const void *kernel, cudaFuncAttribute attribute, int value) {

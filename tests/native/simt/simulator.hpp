@@ -46,6 +46,7 @@ struct Settings {
     Order order = Order::ascending;
     int device = 0;
     int shared_per_block = 227 * 1024; // of the device, with the opt-in
+    int sample = 1;                    // of grids beyond 4096 blocks, every so many-th one runs, the first and the last
 };
 extern Settings settings;
 

@@ -114,6 +114,17 @@ __global__ void exchange_between_warps(const float *in, float *out) {
     out[thread] = smem[thread ^ 32];
 }
 
+// Half of each warp exits at once; the other half may still meet, but not ask the first one.
+template <Twin twin>
+__global__ void exited_lanes(const float *in, float *out) {
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread % 32 >= 16)
+        return;
+    for (int i = 0; i < 3; ++i)
+        __syncwarp();
+    out[thread] = __shfl_xor_sync(0xffffffff, in[thread], twin == healthy ? 0 : 16);
+}
+
 template <Twin twin>
 __global__ void shuffled_sum(const float *in, float *out) {
     const int thread = static_cast<int>(threadIdx.x);
@@ -343,6 +354,7 @@ int main() {
         EXPECT_TWINS(barrier, 1, exit_before_barrier, in, out);
         EXPECT_TWINS(race, 1, warp_exchange, in, out);
         EXPECT_TWINS(race, 1, exchange_between_warps, in, out);
+        EXPECT_TWINS(barrier, 1, exited_lanes, in, out);
         EXPECT_TWINS(barrier, 1, shuffled_sum, in, out);
         for (int thread = 0; thread < kThreads; ++thread)
             failures += out[thread] != 1;

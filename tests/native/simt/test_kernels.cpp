@@ -71,6 +71,7 @@ struct Case {
     Values values = Values::uniform;
     Batches batches = Batches::strided;
     int64_t far = 0; // added to strides between matrices
+    int sample = 1;  // most blocks are left out, and what they would have written stays as it was
     uint64_t seed = 0;
 
     bool reads_inputs() const { return k > 0 && alpha != 0; }
@@ -325,8 +326,6 @@ std::vector<float> run(const Kernel &kernel, const Device &device, const Case &t
         problem.beta.value = test.beta;
     }
 
-    if (kernel.refuses(problem, device))
-        return {};
     const double seconds = kernel.cost(problem, device);
     if (!(seconds > 0 && seconds < 1e30))
         report(kernel, test, "its predicted time is " + std::to_string(seconds));
@@ -337,7 +336,7 @@ std::vector<float> run(const Kernel &kernel, const Device &device, const Case &t
     const Region region_workspace(workspace.get(), workspace_bytes, Access::read_write, "the workspace",
                                   simulator::Content::undefined);
 
-    simulator::settings = {order, device.ordinal, device.shared_per_block};
+    simulator::settings = {order, device.ordinal, device.shared_per_block, test.sample};
     const Status status = kernel.launch(problem, {&device, nullptr, workspace.get(), workspace_bytes});
     const simulator::Fault fault = simulator::take_fault();
     if (fault.kind != simulator::FaultKind::none) {
@@ -393,6 +392,9 @@ void compare(const Kernel &kernel, const Case &test, const std::vector<float> &g
                 for (int64_t l = 0; l < test.k; ++l)
                     b[static_cast<size_t>(l)] = b_at(test, batch, l, j);
             for (int64_t i = 0; i < test.m; ++i, ++index) {
+                if (test.sample > 1 && index > 0 && index + 1 < got.size() &&
+                    bits(got[index]) == bits(c_at(test, batch, i, j)))
+                    continue;
                 double sum = 0, absolute = 0;
                 if (test.reads_inputs())
                     for (int64_t l = 0; l < test.k; ++l) {
@@ -523,9 +525,10 @@ private:
         many.m = many.n = 1, many.k = 1, many.batch = 300, many.batches = Batches::pointers;
         check(many);
         many = random_case(); // more than two of CUDA's launch dimensions have
-        many.m = many.n = 1, many.k = 0, many.batch = 66000;
-        many.beta = 0.5f;
-        check(many, false);
+        many.m = many.n = 1, many.k = 2, many.batch = 66000;
+        many.beta = 0.5f, many.values = Values::uniform;
+        many.sample = 97;
+        check(many);
     }
 
     // Elements further apart than 32 bits can say, by ld and by stride.
@@ -563,12 +566,18 @@ private:
         return test;
     }
 
-    // Whether the kernel takes a problem of these sizes; pointers never decide that.
-    bool takes(const Case &test) const {
+    // Whether the kernel takes such a problem. It may ask whether a pointer is there, never for its value.
+    bool takes(const Case &test, const Device &device = large_device()) const {
         Problem problem;
         problem.transa = test.transa, problem.transb = test.transb;
         problem.m = test.m, problem.n = test.n, problem.k = test.k, problem.batch = test.batch;
-        return !kernel_.refuses(problem, large_device());
+        static void *const somewhere = nullptr;
+        if (test.batches == Batches::pointers)
+            problem.a.array = problem.b.array = problem.c.array = &somewhere;
+        static const float some_scalar = 1;
+        if (test.device_scalars)
+            problem.alpha.device = problem.beta.device = &some_scalar;
+        return !kernel_.refuses(problem, device);
     }
 
     // Kernels with limits get what they refuse cut to their tile: one side first, then all three, and half of it
@@ -586,7 +595,7 @@ private:
         return test.seed % 2 && takes(turned) ? turned : test;
     }
 
-    void check(const Case &asked, bool twice = true) {
+    void check(const Case &asked) {
         const Case test = fitted(asked);
         // Offsets and orders differ between the runs; every fourth first run has all operands aligned.
         const uint64_t random = hash(test.seed + 77);
@@ -595,24 +604,19 @@ private:
         const Variant second{(first.offset_a + 1) % 4, (first.offset_b + 2) % 4, (first.offset_c + 3) % 4,
                              random >> 20 & 1 ? Order::descending : Order::alternating};
         // Where it can, a row shows on the smaller device too that it stays within its shared memory.
-        Device device = small_device();
-        std::vector<float> got;
-        if (kernel_.min_sm <= device.sm && random >> 24 & 1)
-            got = run(kernel_, device, test, first);
-        if (got.empty()) {
-            device = large_device();
-            got = run(kernel_, device, test, first);
-        }
-        if (got.empty()) {
+        const bool small = random >> 24 & 1 && kernel_.min_sm <= small_device().sm && takes(test, small_device());
+        const Device device = small ? small_device() : large_device();
+        if (!takes(test, device)) {
             ++refused_;
             return;
         }
         ++done_;
-        compare(kernel_, test, got);
-        if (!twice)
+        const std::vector<float> got = run(kernel_, device, test, first);
+        if (got.empty())
             return;
+        compare(kernel_, test, got);
         const std::vector<float> again = run(kernel_, device, test, second);
-        if (again.size() != got.size() || std::memcmp(again.data(), got.data(), got.size() * sizeof(float)) != 0)
+        if (!again.empty() && std::memcmp(again.data(), got.data(), got.size() * sizeof(float)) != 0)
             report(kernel_, test, "the bits depend on alignment or on the order of threads");
     }
 
