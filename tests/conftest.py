@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from threadpoolctl import threadpool_limits
 
 import engines
 from engines import ffi, lib
@@ -28,6 +29,9 @@ settings.load_profile("ci" if _IN_CI else "default")
 
 
 def pytest_configure(config):
+    # NumPy is the oracle here. Its threads would spin on the processors that the code under test needs; ours are not
+    # loaded yet, so this reaches NumPy alone.
+    threadpool_limits(1, user_api="blas")
     for mark in (
         "gpu: needs an NVIDIA GPU that the library has code for, and CuPy",
         "interop(*packages): needs packages that the tests do not ask for (pip install '.[interop]')",
