@@ -405,7 +405,7 @@ def work(case, row):
     engines.set_kernel(mine, row)
     while not stop.is_set():
         case.again(mine)
-busy = [threading.Thread(target=work, args=a) for a in ((cases[0], None), (by_blas, "cpu_blas"), (cases[1], None))]
+busy = [threading.Thread(target=work, args=a, daemon=True) for a in ((cases[0], None), (by_blas, "cpu_blas"), (cases[1], None))]
 for thread in busy: thread.start()
 for _ in range(20):
     child = os.fork()
@@ -414,7 +414,8 @@ for _ in range(20):
         for case in cases: case.again(handle)
         engines.set_kernel(handle, "cpu_blas")
         by_blas.again(handle)
-        os._exit(0)
+        # The parent's helpers are not here: the child has made its own.
+        os._exit(0 if (threads() > 1) == (lib.pyblasGetNumThreads() > 1) else 2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 stop.set()
 for thread in busy: thread.join()
