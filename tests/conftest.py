@@ -79,6 +79,7 @@ def free_host_memory():
 def free_gpu_memory():
     import cupy
 
+    cupy.get_default_memory_pool().free_all_blocks()
     return cupy.cuda.runtime.memGetInfo()[0]
 
 
