@@ -350,7 +350,11 @@ Status blas_launch(const Problem &p, const Launch &launch) {
     if (!load_blas())
         return fail(PYBLAS_STATUS_NOT_SUPPORTED, "cpu_blas: no BLAS library was found");
     // Blocks of like size; at least four where they are not too small, and an even number, so that none is left over.
-    int64_t down = ceil_div(p.m, kBlasBlock), across = ceil_div(p.n, kBlasBlock);
+    // Large blocks are copied less often, and are used where there are enough of them.
+    int64_t most = 4 * kBlasBlock;
+    while (most > kBlasBlock && (p.m / most) * (p.n / most) < kEnoughTiles)
+        most /= 2;
+    int64_t down = ceil_div(p.m, most), across = ceil_div(p.n, most);
     while (down * across < 4 && std::max(p.m / down, p.n / across) >= 256)
         ++(p.m / down > p.n / across ? down : across);
     if (down * across > 1 && down * across % 2 == 1)

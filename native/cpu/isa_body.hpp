@@ -312,7 +312,7 @@ void outer_batch(const Product &first, ptrdiff_t count, ptrdiff_t next_a, ptrdif
 
 // ---- stream --------------------------------------------------------------------------------------------------------
 
-constexpr ptrdiff_t kStreamAhead = 256;
+constexpr ptrdiff_t kStreamAhead = 512;
 
 // sums[i] += a[q][i] * factors[q] for kVectorColumns columns of A and whole vectors; returns how many rows it did. The
 // case of one column, where all that matters is how fast A comes from memory.
