@@ -49,18 +49,6 @@ struct QuadTile {
             }
         }
     }
-
-    // One x by four k.
-    __device__ __forceinline__ void read_one(const float *tile, int x0, int k0, float (&out)[4]) const {
-        if constexpr (ContiguousX) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                out[i] = tile[(k0 + i) * row() + x0];
-        } else {
-            const float4 four = *reinterpret_cast<const float4 *>(tile + at(k0, x0));
-            out[0] = four.x, out[1] = four.y, out[2] = four.z, out[3] = four.w;
-        }
-    }
 };
 
 // Four neighbours to shared memory at once if global memory is aligned for it, otherwise one by one; zeros if not
