@@ -1,0 +1,79 @@
+// skinny: products with few rows or few columns, one vector included. The large operand is read once and decides the
+// time; it runs through shared memory as it lies, whatever its op.
+//
+//          large operand                  a block has BM of its x and a range of k; its threads are quads of x by
+//    k +---+---+---+---+---+--            groups of k, and each holds 4 or 8 times BN sums
+//      | b | b | b | b | b |
+//    | +---+---+---+---+---+--            where blocks of x fill the multiprocessors badly, k is cut into ranges,
+//    v | b | b | b | b | b |              whose sums a second kernel adds
+//      +---+---+---+---+---+--
+//
+// 256 threads; up to 128 registers and half of the shared memory, 64x16x128 all of both. Refuses products whose rows
+// and columns both are more than BN, and devices with too little shared memory.
+#include "slices.cuh"
+
+namespace pyblas {
+namespace {
+
+// The small side is that of fewer outputs; equal sides are small columns.
+bool x_is_rows(const Problem &problem) {
+    return problem.m >= problem.n;
+}
+
+template <class Tile>
+const char *refuses(const Problem &problem, const Device &device) {
+    if (std::min(problem.m, problem.n) > Tile::BS)
+        return "both m and n are larger than what it holds of the small operand";
+    return slices_refuses<Tile>(device);
+}
+
+// The large operand's bytes decide; BN = 16 needs most of the issue slots as well.
+template <class Tile>
+constexpr SliceRate rate() {
+    if (Tile::BX == 256)
+        return Tile::BS == 4 ? SliceRate{0.9, 0.45, 0.7e-6} : SliceRate{0.65, 0.35, 0.35e-6};
+    if (Tile::BX == 128)
+        return {0.95, 0.5, 0.15e-6};
+    return Tile::BS == 16 ? SliceRate{0.9, 0.41, 1.5e-6} : SliceRate{0.92, 0.35, 0.6e-6};
+}
+
+template <class Tile>
+size_t workspace(const Problem &problem, const Device &device) {
+    return slices_workspace<Tile>(problem, device, x_is_rows(problem), rate<Tile>());
+}
+
+template <class Tile>
+double cost(const Problem &problem, const Device &device) {
+    return slices_cost<Tile>(problem, device, x_is_rows(problem), rate<Tile>());
+}
+
+template <class Tile>
+Status launch_skinny(const Problem &problem, const Launch &launch_on) {
+    return launch_slices<Tile>(problem, launch_on, x_is_rows(problem), rate<Tile>());
+}
+
+using Tile1 = SliceTile<32, 1, 128, 4, 1, 256, 2>;
+using Tile4 = SliceTile<32, 4, 128, 4, 4, 256, 2>;
+using Tile8 = SliceTile<32, 8, 128, 4, 8, 256, 2>;
+using Tile16 = SliceTile<64, 16, 128, 8, 16, 256, 1>;
+using Tall1 = SliceTile<128, 1, 32, 4, 1, 256, 3>;
+using Tall4 = SliceTile<256, 4, 16, 4, 4, 256, 3>;
+using Tall16 = SliceTile<256, 16, 16, 4, 4, 256, 3>;
+
+#define PYBLAS_SKINNY_ROW(name, Tile)                                                                                  \
+    {"skinny_" name, "skinny",      Engine::gpu,     kFp32Modes, 75,                                                   \
+     false,          refuses<Tile>, workspace<Tile>, cost<Tile>, launch_skinny<Tile>}
+constexpr Kernel kRows[] = {
+    PYBLAS_SKINNY_ROW("32x1x128", Tile1),   PYBLAS_SKINNY_ROW("32x4x128", Tile4), PYBLAS_SKINNY_ROW("32x8x128", Tile8),
+    PYBLAS_SKINNY_ROW("64x16x128", Tile16), PYBLAS_SKINNY_ROW("128x1x32", Tall1), PYBLAS_SKINNY_ROW("256x4x16", Tall4),
+    PYBLAS_SKINNY_ROW("256x16x16", Tall16),
+};
+#undef PYBLAS_SKINNY_ROW
+
+} // namespace
+
+KernelRows skinny_rows() {
+    return rows(kRows);
+}
+
+} // namespace pyblas

@@ -1,0 +1,393 @@
+// Products with few outputs and much to read: a block walks a range of k through a ring of tiles in shared memory, its
+// threads share each tile's k among themselves, and their sums are added in a fixed order: in the block, and where
+// several ranges make one output, by a second kernel.
+//
+// x is the side that is read in quads, s the other: A and B, or B and A.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernel.hpp"
+
+#include "../device/epilogue.cuh"
+#include "../device/launch.cuh"
+#include "../device/load.cuh"
+#include "../device/partials.cuh"
+#include "../device/quads.cuh"
+
+namespace pyblas {
+
+// A block's BX x BS outputs, BK of k at a time, TX x TS outputs in each thread; kGroups threads have the same outputs
+// and different k.
+template <int BX_, int BS_, int BK_, int TX_, int TS_, int Threads_, int Resident_>
+struct SliceTile {
+    static constexpr int BX = BX_, BS = BS_, BK = BK_, TX = TX_, TS = TS_;
+    static constexpr int kThreads = Threads_, kResident = Resident_;
+    static constexpr int kLanesX = BX / TX, kLanesS = BS / TS, kLanes = kLanesX * kLanesS;
+    static constexpr int kGroups = kThreads / kLanes;
+    static constexpr int kWarpGroups = 32 % kLanes == 0 ? 32 / kLanes : 1; // whole groups in a warp add by shuffles
+    static constexpr int kRowS = BK + 4; // an odd number of quads: neighbours lie in other banks
+    static constexpr int kSumRow = BX + 4;
+    static constexpr int kSums = kGroups / kWarpGroups;
+    static constexpr int kSumFloats = kSums * BS * kSumRow;
+    static constexpr int kStageFloats =
+        std::max(QuadTile<true>{BX, BK}.floats(), QuadTile<false>{BX, BK}.floats()) + BS * kRowS;
+    static_assert(TX % 4 == 0 && BX % TX == 0 && BS % TS == 0 && BK % 8 == 0, "quads of x, odd rows of quads of k");
+    static_assert(kGroups >= 1, "all outputs have a thread");
+
+    // For a walk of that many stages.
+    static constexpr int shared_bytes(int ring, int64_t stages) {
+        return 4 * std::max(kSumFloats, kStageFloats * static_cast<int>(std::min<int64_t>(stages, ring)));
+    }
+};
+
+constexpr int kLongestRing = 8;
+
+// How a product is cut.
+struct Slices {
+    bool x_is_rows;
+    int64_t extent_x, extent_s;
+    int64_t tiles_x, tiles_s;
+    int64_t range; // of k, whole stages; a sum's accuracy keeps it far below 2^31
+    int ranges;
+    int ring; // stages in shared memory, 2 to kLongestRing
+    int64_t blocks;
+    Partials partials; // used if there are several ranges
+};
+
+// A stage of one operand, asked for by all threads: Columns stored columns of Length floats, in units of Width.
+// place(i, j) is where element i of column j goes. All of it lies in the operand if whole is true.
+template <int Width, int Length, int Columns, int Threads, class Place>
+__device__ __forceinline__ void copy_columns(const float *source, int64_t ld, int length_left, int columns_left,
+                                             bool whole, Place place) {
+    constexpr int kUnits = Length / Width, kAll = kUnits * Columns;
+    const int thread = static_cast<int>(threadIdx.x);
+    if constexpr (Width == 4 && Threads % kUnits == 0) {
+        constexpr int kStep = Threads / kUnits; // of columns
+        const int i = thread % kUnits * Width, first = thread / kUnits;
+        const float *from = source + first * ld + i;
+        if (whole) {
+#pragma unroll
+            for (int j = 0; j < Columns; j += kStep, from += kStep * ld)
+                if (Columns % kStep == 0 || first + j < Columns)
+                    ptx::copy_async<16>(place(i, first + j), from, true);
+            return;
+        }
+        const int left = length_left - i;
+#pragma unroll 1
+        for (int j = first; j < Columns; j += kStep, from += kStep * ld) {
+            float *const target = place(i, j);
+            if (j >= columns_left || left <= 0 || left >= 4) {
+                ptx::copy_async<16>(target, from, j < columns_left && left > 0);
+            } else {
+#pragma unroll 1
+                for (int part = 0; part < 4; ++part)
+                    ptx::copy_async<4>(target + part, from + part, left > part);
+            }
+        }
+    } else {
+#pragma unroll 1
+        for (int number = thread; number < kAll; number += Threads) {
+            const int i = number % kUnits * Width, j = number / kUnits;
+            const float *const from = source + j * ld + i;
+            float *const target = place(i, j);
+            const int left = j < columns_left ? length_left - i : 0;
+            if (left >= Width || left <= 0) {
+                ptx::copy_async<4 * Width>(target, from, left > 0);
+            } else {
+#pragma unroll 1
+                for (int part = 0; part < Width; ++part)
+                    ptx::copy_async<4>(target + part, from + part, left > part);
+            }
+        }
+    }
+}
+
+// Until all but this many of the thread's groups of copies have arrived.
+__device__ __forceinline__ void wait_until(int pending) {
+    switch (pending) {
+    case 0:
+        return ptx::wait_copies<0>();
+    case 1:
+        return ptx::wait_copies<1>();
+    case 2:
+        return ptx::wait_copies<2>();
+    case 3:
+        return ptx::wait_copies<3>();
+    case 4:
+        return ptx::wait_copies<4>();
+    case 5:
+        return ptx::wait_copies<5>();
+    default:
+        return ptx::wait_copies<kLongestRing - 2>();
+    }
+}
+
+template <class Tile, bool ContiguousX>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
+    slices(__grid_constant__ const Problem problem, __grid_constant__ const Slices cut) {
+    constexpr QuadTile<ContiguousX> kTileX{Tile::BX, Tile::BK};
+    constexpr int kStageFloats = Tile::kStageFloats;
+
+    // place
+    const int64_t block = block_number();
+    const Epilogue scalars(problem);
+    if (block >= cut.blocks || scalars.idle())
+        return;
+    int64_t rest = block / cut.tiles_x;
+    const int64_t x0 = (block - rest * cut.tiles_x) * Tile::BX;
+    const int64_t above = rest / cut.tiles_s;
+    const int64_t s0 = (rest - above * cut.tiles_s) * Tile::BS;
+    rest = above / cut.ranges;
+    const int range = static_cast<int>(above - rest * cut.ranges);
+    const int64_t batch = rest;
+    const int x_left = part(cut.extent_x - x0, Tile::BX), s_left = part(cut.extent_s - s0, Tile::BS);
+    const int thread = static_cast<int>(threadIdx.x);
+    const int lane_x = thread % Tile::kLanesX, lane_s = thread / Tile::kLanesX % Tile::kLanesS;
+    const int group = thread / Tile::kLanes;
+    float *const smem = reinterpret_cast<float *>(dynamic_shared());
+
+    // Where the block's sums go: C, or its range's partial sums.
+    const bool split = cut.ranges > 1;
+    float *const target = split ? cut.partials.data + range * cut.partials.range() + batch * cut.partials.matrix()
+                                : problem.c.matrix(batch);
+    const int64_t ld = split ? cut.partials.ld : problem.c.ld;
+    float *const corner = target + (cut.x_is_rows ? x0 + s0 * ld : s0 + x0 * ld);
+
+    float acc[Tile::TS][Tile::TX] = {};
+    const int64_t k_begin = range * cut.range;
+    int64_t k_left = min(scalars.depth() - k_begin, cut.range); // not yet asked for
+    if (k_left > 0) {
+        const View a = view_a(problem, batch), b = view_b(problem, batch);
+        const View view_x = cut.x_is_rows ? a : b, view_s = cut.x_is_rows ? b : a;
+        const float *source_x = view_x.at(x0, k_begin), *source_s = view_s.at(s0, k_begin);
+        const bool contiguous_k = view_s.step_k == 1; // in s
+        const int64_t ld_x = ContiguousX ? view_x.step_k : view_x.step_x;
+        const int64_t ld_s = contiguous_k ? view_s.step_x : view_s.step_k;
+        const auto aligned = [](const float *source, int64_t ld) {
+            return reinterpret_cast<uintptr_t>(source) % 16 == 0 && ld % 4 == 0;
+        };
+        const bool wide_x = aligned(source_x, ld_x), wide_s = contiguous_k && aligned(source_s, ld_s);
+
+        const auto load = [&](float *stage) {
+            if (k_left > 0) {
+                const int k = part(k_left, Tile::BK);
+                const int length_x = ContiguousX ? x_left : k, columns_x = ContiguousX ? k : x_left;
+                const bool whole_x = k == Tile::BK && x_left == Tile::BX, whole_s = k == Tile::BK && s_left == Tile::BS;
+                const auto place_x = [&](int i, int j) { return stage + kTileX.at(i, j); };
+                if (wide_x)
+                    copy_columns<4, kTileX.length(), kTileX.columns(), Tile::kThreads>(source_x, ld_x, length_x,
+                                                                                       columns_x, whole_x, place_x);
+                else
+                    copy_columns<1, kTileX.length(), kTileX.columns(), Tile::kThreads>(source_x, ld_x, length_x,
+                                                                                       columns_x, whole_x, place_x);
+                const auto place_s = [&](int l, int s) { return stage + kTileX.floats() + s * Tile::kRowS + l; };
+                if (wide_s)
+                    copy_columns<4, Tile::BK, Tile::BS, Tile::kThreads>(source_s, ld_s, k, s_left, whole_s, place_s);
+                else if (contiguous_k)
+                    copy_columns<1, Tile::BK, Tile::BS, Tile::kThreads>(source_s, ld_s, k, s_left, whole_s, place_s);
+                else
+                    copy_columns<1, Tile::BS, Tile::BK, Tile::kThreads>(source_s, ld_s, s_left, k, whole_s,
+                                                                        [&](int s, int l) { return place_s(l, s); });
+                source_x += Tile::BK * (ContiguousX ? ld_x : 1);
+                source_s += Tile::BK * (contiguous_k ? 1 : ld_s);
+                k_left -= Tile::BK;
+            }
+            ptx::commit_copies(); // an empty group keeps the count of groups equal to the count of stages
+        };
+
+        // load: all stages but one
+        const int stages = static_cast<int>((k_left + Tile::BK - 1) / Tile::BK);
+#pragma unroll 1
+        for (int stage = 0; stage < cut.ring - 1; ++stage)
+            load(smem + stage * kStageFloats);
+
+        int read = 0;
+#pragma unroll 1
+        for (int left = stages; left > 0; --left) {
+            // The oldest stage has arrived, and everybody is done with the one that is overwritten next.
+            wait_until(cut.ring - 2);
+            __syncthreads();
+            load(smem + (read == 0 ? cut.ring - 1 : read - 1) * kStageFloats);
+
+            // multiply
+            const float *const smem_x = smem + read * kStageFloats, *const smem_s = smem_x + kTileX.floats();
+            if (Tile::kThreads % Tile::kLanes == 0 || group < Tile::kGroups) {
+#pragma unroll 1
+                for (int k = 4 * group; k < Tile::BK; k += 4 * Tile::kGroups) {
+                    float frag_x[Tile::TX / 4][4][4];
+#pragma unroll
+                    for (int quad = 0; quad < Tile::TX / 4; ++quad)
+                        kTileX.read(smem_x, lane_x + quad * Tile::kLanesX, k, frag_x[quad]);
+#pragma unroll
+                    for (int j = 0; j < Tile::TS; ++j) {
+                        const float4 frag_s =
+                            *reinterpret_cast<const float4 *>(smem_s + (lane_s + j * Tile::kLanesS) * Tile::kRowS + k);
+                        const float four[4] = {frag_s.x, frag_s.y, frag_s.z, frag_s.w};
+#pragma unroll
+                        for (int l = 0; l < 4; ++l)
+#pragma unroll
+                            for (int i = 0; i < Tile::TX; ++i)
+                                acc[j][i] = fmaf(frag_x[i / 4][l][i % 4], four[l], acc[j][i]);
+                    }
+                }
+            }
+
+            // advance
+            read = read + 1 == cut.ring ? 0 : read + 1;
+        }
+        __syncthreads();
+    }
+
+    // add up the groups: those of a warp, then those of the block
+    if constexpr (Tile::kWarpGroups > 1)
+#pragma unroll
+        for (int flip = Tile::kLanes; flip < 32; flip *= 2)
+#pragma unroll
+            for (int j = 0; j < Tile::TS; ++j)
+#pragma unroll
+                for (int i = 0; i < Tile::TX; ++i)
+                    acc[j][i] += __shfl_xor_sync(0xffffffff, acc[j][i], flip);
+    if (group < Tile::kGroups && group % Tile::kWarpGroups == 0)
+#pragma unroll
+        for (int j = 0; j < Tile::TS; ++j) {
+            const int row = group / Tile::kWarpGroups * Tile::BS + lane_s + j * Tile::kLanesS;
+#pragma unroll
+            for (int quad = 0; quad < Tile::TX / 4; ++quad)
+                *reinterpret_cast<float4 *>(smem + row * Tile::kSumRow + 4 * (lane_x + quad * Tile::kLanesX)) =
+                    float4{acc[j][4 * quad], acc[j][4 * quad + 1], acc[j][4 * quad + 2], acc[j][4 * quad + 3]};
+        }
+    __syncthreads();
+
+    // store: down C's columns, four rows at once where address, ld and edge allow
+    const auto total = [&](int x, int s) {
+        float sum = smem[s * Tile::kSumRow + x];
+#pragma unroll 8
+        for (int other = 1; other < Tile::kSums; ++other)
+            sum += smem[(other * Tile::BS + s) * Tile::kSumRow + x];
+        return sum;
+    };
+    const Epilogue epilogue(problem); // read again: fewer registers while k is walked
+    const int rows = cut.x_is_rows ? Tile::BX : Tile::BS, columns = cut.x_is_rows ? Tile::BS : Tile::BX;
+    const int rows_left = cut.x_is_rows ? x_left : s_left, columns_left = cut.x_is_rows ? s_left : x_left;
+    const bool wide =
+        rows % 4 == 0 && rows_left % 4 == 0 && ld % 4 == 0 && reinterpret_cast<uintptr_t>(corner) % 16 == 0;
+    const int width = wide ? 4 : 1;
+    for (int number = thread; number < rows * columns / width; number += Tile::kThreads) {
+        const int row = number % (rows / width) * width, column = number / (rows / width);
+        if (row >= rows_left || column >= columns_left)
+            continue;
+        float *const c = corner + row + column * ld;
+        const auto sum = [&](int i) { return cut.x_is_rows ? total(row + i, column) : total(column, row + i); };
+        if (wide) {
+            const float4 sums{sum(0), sum(1), sum(2), sum(3)};
+            if (split)
+                *reinterpret_cast<float4 *>(c) = sums;
+            else
+                epilogue.store4(c, sums);
+        } else if (split) {
+            *c = sum(0);
+        } else {
+            epilogue.store(c, sum(0));
+        }
+    }
+}
+
+// What a tile reaches, measured.
+struct SliceRate {
+    double bandwidth, flops; // shares of the device's
+    double block;            // seconds before and after a walk that nothing hides
+};
+
+// Seconds on the multiprocessor that has the most blocks, and those of the second kernel. Tiles side by side find s in
+// the L2.
+template <class Tile>
+double walk_seconds(const Slices &slices, int64_t tiles, int64_t ranges, int64_t stages, double outputs,
+                    const Device &device, const SliceRate &rate) {
+    const double share = device.multiprocessors / (rate.bandwidth * device.bandwidth); // seconds for a byte
+    const double bytes = 4.0 * Tile::BK * (Tile::BX + Tile::BS / static_cast<double>(slices.tiles_x));
+    const double flops = 2.0 * Tile::BX * Tile::BS * Tile::BK;
+    const double stage = std::max(bytes * share, flops * device.multiprocessors / (rate.flops * device.fp32_flops));
+    const double walk = std::ceil(static_cast<double>(stages) / static_cast<double>(ranges)) * stage;
+    const double rounds = std::ceil(static_cast<double>(tiles * ranges) / device.multiprocessors);
+    const double seconds = rounds * (walk + 4.0 * Tile::BX * Tile::BS * share + rate.block);
+    return ranges == 1 ? seconds : seconds + 3e-6 + 4 * outputs * static_cast<double>(ranges) / device.bandwidth;
+}
+
+// Ranges enough to keep the multiprocessors equally busy, and short enough for the accuracy of a sum in one thread; a
+// ring as long as shared memory allows.
+template <class Tile>
+Slices cut(const Problem &problem, const Device &device, bool x_is_rows, const SliceRate &rate, void *workspace) {
+    Slices slices;
+    slices.x_is_rows = x_is_rows;
+    slices.extent_x = x_is_rows ? problem.m : problem.n;
+    slices.extent_s = x_is_rows ? problem.n : problem.m;
+    slices.tiles_x = (slices.extent_x + Tile::BX - 1) / Tile::BX;
+    slices.tiles_s = (slices.extent_s + Tile::BS - 1) / Tile::BS;
+    const int64_t tiles = slices.tiles_x * slices.tiles_s * problem.batch;
+    const int64_t stages = std::max<int64_t>(1, (problem.k + Tile::BK - 1) / Tile::BK);
+    const double outputs = static_cast<double>(problem.m) * static_cast<double>(problem.n * problem.batch);
+    const int64_t longest = std::max<int64_t>(1, int64_t{problem.k > 16384 ? 1024 : 256} * Tile::kGroups / Tile::BK);
+    const int64_t least = (stages + longest - 1) / longest;
+    const int64_t most = std::min<int64_t>(stages / 4, 8); // a range fills the ring
+    int64_t ranges = least;
+    const auto seconds = [&](int64_t number) {
+        return walk_seconds<Tile>(slices, tiles, number, stages, outputs, device, rate);
+    };
+    for (int64_t more = least + 1; more <= most; ++more)
+        if (seconds(more) < seconds(ranges))
+            ranges = more;
+    // Few tiles: as many ranges as run side by side.
+    const int64_t beside = std::min(Tile::kResident * device.multiprocessors / tiles, stages / 4);
+    if (beside > ranges && seconds(beside) < seconds(ranges))
+        ranges = beside;
+    const int64_t each = (stages + ranges - 1) / ranges;
+    slices.range = each * Tile::BK;
+    slices.ranges = static_cast<int>((stages + each - 1) / each);
+    slices.blocks = tiles * slices.ranges;
+    slices.partials = Partials::of(problem, slices.ranges, workspace);
+    const int neighbours = slices.blocks > device.multiprocessors ? Tile::kResident : 1; // each keeps 1 KB for itself
+    const int fit = ((device.shared_per_block + 1024) / neighbours - 1024) / (4 * Tile::kStageFloats);
+    slices.ring = std::max(2, std::min(kLongestRing, fit));
+    return slices;
+}
+
+template <class Tile>
+const char *slices_refuses(const Device &device) {
+    return Tile::shared_bytes(2, 2) > device.shared_per_block ? "the device has too little shared memory per block"
+                                                              : nullptr;
+}
+
+template <class Tile>
+size_t slices_workspace(const Problem &problem, const Device &device, bool x_is_rows, const SliceRate &rate) {
+    const Slices slices = cut<Tile>(problem, device, x_is_rows, rate, nullptr);
+    return slices.ranges == 1 ? 0 : slices.partials.bytes();
+}
+
+template <class Tile>
+Status launch_slices(const Problem &problem, const Launch &launch_on, bool x_is_rows, const SliceRate &rate) {
+    const Device &device = *launch_on.device;
+    const Slices slices = cut<Tile>(problem, device, x_is_rows, rate, launch_on.workspace);
+    const int bytes = Tile::shared_bytes(slices.ring, slices.range / Tile::BK);
+    const Grid grid{slices.blocks, Tile::kThreads, bytes, launch_on.stream};
+    if (x_is_rows ? problem.transa == Op::N : problem.transb == Op::T) {
+        PYBLAS_TRY((allow_shared<pyblas::slices<Tile, true>>(device.shared_per_block)));
+        PYBLAS_TRY((launch<pyblas::slices<Tile, true>>(grid, problem, slices)));
+    } else {
+        PYBLAS_TRY((allow_shared<pyblas::slices<Tile, false>>(device.shared_per_block)));
+        PYBLAS_TRY((launch<pyblas::slices<Tile, false>>(grid, problem, slices)));
+    }
+    return slices.ranges == 1 ? kSuccess : add_partials(problem, slices.partials, launch_on.stream);
+}
+
+template <class Tile>
+double slices_cost(const Problem &problem, const Device &device, bool x_is_rows, const SliceRate &rate) {
+    const Slices slices = cut<Tile>(problem, device, x_is_rows, rate, nullptr);
+    const double outputs = static_cast<double>(problem.m) * static_cast<double>(problem.n * problem.batch);
+    const int64_t stages = std::max<int64_t>(1, (problem.k + Tile::BK - 1) / Tile::BK);
+    return device.launch_seconds + 2e-6 +
+           walk_seconds<Tile>(slices, slices.blocks / slices.ranges, slices.ranges, stages, outputs, device, rate);
+}
+
+} // namespace pyblas
