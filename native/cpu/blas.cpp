@@ -98,7 +98,10 @@ const char *use(void *library) {
         }
     Dl_info file;
     const bool known = dladdr(reinterpret_cast<void *>(function), &file) && file.dli_fname;
-    say(known ? file.dli_fname : "");
+    // The same name however it was found: through the loader's path, our own folder or the caller's.
+    char *real = known ? realpath(file.dli_fname, nullptr) : nullptr;
+    say(real ? real : known ? file.dli_fname : "");
+    std::free(real);
     const char *slash = std::strrchr(path, '/');
     std::snprintf(config, sizeof config, "%.191s", text ? text : (slash ? slash + 1 : path));
     sgemm = function;
