@@ -9,7 +9,7 @@
 //    | B0 | B1 | B2 | B3 | ..          | t1 | t3 |      | A  B    | A' B'   |  warp 1
 //    +----+----+----+----+--           +----+----+      +---------+---------+
 //
-// packed: 128 threads of 4 x 4 outputs, 64 registers, at most 32 KB. warps: 128 threads, 165 registers, 72 KB; refuses
+// packed: 128 threads of 4 x 4 outputs, 72 registers, at most 32 KB. warps: 128 threads, 165 registers, 72 KB; refuses
 // devices with less. Both refuse m, n or k beyond their tile.
 #include "kernel.hpp"
 
@@ -379,7 +379,7 @@ Status launch_small_batch(const Problem &problem, const Launch &launch_on) {
                                    : Form::template start<false, false>(problem, launch_on);
 }
 
-using PackedTile = SmallTile<32, 32, 64, 4, 4, 8>;
+using PackedTile = SmallTile<32, 32, 64, 4, 4, 7>;
 using WarpsTile = SmallTile<32, 32, 32, 8, 4, 3>;
 
 constexpr Kernel kRows[] = {
