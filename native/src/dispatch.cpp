@@ -7,7 +7,8 @@ namespace pyblas {
 // A family joins the table here, and only here.
 #define PYBLAS_CPU_FAMILIES(X) X(cpu)
 #ifdef PYBLAS_HAVE_CUDA
-#define PYBLAS_GPU_FAMILIES(X) X(naive) X(coalesced) X(smem_tile) X(thread_tile_2d) X(warp_tile)
+#define PYBLAS_GPU_FAMILIES(X)                                                                                         \
+    X(naive) X(coalesced) X(smem_tile) X(thread_tile_2d) X(warp_tile) X(split_k) X(skinny) X(small_batch)
 #else
 #define PYBLAS_GPU_FAMILIES(X)
 #endif
