@@ -300,54 +300,82 @@ struct SliceRate {
     double block;            // seconds before and after a walk that nothing hides
 };
 
-// Seconds on the multiprocessor that has the most blocks, and those of the second kernel. Tiles side by side find s in
-// the L2.
+// A product as tiles of C and stages of k, and the seconds that a number of ranges takes. Asked often on the way of
+// every call, so what does not depend on the ranges is kept.
 template <class Tile>
-double walk_seconds(const Slices &slices, int64_t tiles, int64_t ranges, int64_t stages, double outputs,
-                    const Device &device, const SliceRate &rate) {
-    const double share = device.multiprocessors / (rate.bandwidth * device.bandwidth); // seconds for a byte
-    const double bytes = 4.0 * Tile::BK * (Tile::BX + Tile::BS / static_cast<double>(slices.tiles_x));
-    const double flops = 2.0 * Tile::BX * Tile::BS * Tile::BK;
-    const double stage = std::max(bytes * share, flops * device.multiprocessors / (rate.flops * device.fp32_flops));
-    const double walk = std::ceil(static_cast<double>(stages) / static_cast<double>(ranges)) * stage;
-    const double rounds = std::ceil(static_cast<double>(tiles * ranges) / device.multiprocessors);
-    const double seconds = rounds * (walk + 4.0 * Tile::BX * Tile::BS * share + rate.block);
-    return ranges == 1 ? seconds : seconds + 3e-6 + 4 * outputs * static_cast<double>(ranges) / device.bandwidth;
+class Walk {
+public:
+    Walk(const Problem &problem, const Device &device, bool x_is_rows, const SliceRate &rate)
+        : extent_x(x_is_rows ? problem.m : problem.n), extent_s(x_is_rows ? problem.n : problem.m),
+          tiles_x((extent_x + Tile::BX - 1) / Tile::BX), tiles_s((extent_s + Tile::BS - 1) / Tile::BS),
+          tiles(tiles_x * tiles_s * problem.batch), stages(std::max<int64_t>(1, (problem.k + Tile::BK - 1) / Tile::BK)),
+          processors_(device.multiprocessors) {
+        const double share = processors_ / (rate.bandwidth * device.bandwidth); // seconds for a byte
+        // Tiles side by side find s in the L2.
+        const double bytes = 4.0 * Tile::BK * (Tile::BX + Tile::BS / static_cast<double>(tiles_x));
+        const double flops = 2.0 * Tile::BX * Tile::BS * Tile::BK;
+        stage_ = std::max(bytes * share, flops * processors_ / (rate.flops * device.fp32_flops));
+        block_ = 4.0 * Tile::BX * Tile::BS * share + rate.block;
+        sum_ = 4.0 * static_cast<double>(problem.m) * static_cast<double>(problem.n) *
+               static_cast<double>(problem.batch) / device.bandwidth;
+    }
+
+    // On the multiprocessor that has the most blocks, and in the second kernel.
+    double seconds(int64_t ranges) const {
+        const int64_t rounds = (tiles * ranges + processors_ - 1) / processors_;
+        const double walk = static_cast<double>((stages + ranges - 1) / ranges) * stage_;
+        const double all = static_cast<double>(rounds) * (walk + block_);
+        return ranges == 1 ? all : all + 3e-6 + static_cast<double>(ranges) * sum_;
+    }
+
+    const int64_t extent_x, extent_s, tiles_x, tiles_s, tiles, stages;
+
+private:
+    int64_t processors_;
+    double stage_, block_, sum_;
+};
+
+// Ranges enough to keep the multiprocessors equally busy, and short enough for the accuracy of a sum in one thread.
+template <class Tile>
+int64_t best_ranges(const Walk<Tile> &walk, int64_t k, const Device &device) {
+    const int64_t longest = std::max<int64_t>(1, int64_t{k > 16384 ? 1024 : 256} * Tile::kGroups / Tile::BK);
+    const int64_t least = (walk.stages + longest - 1) / longest;
+    const int64_t full = walk.stages / 4; // a range fills the ring
+    int64_t best = least;
+    double seconds = walk.seconds(least);
+    const auto consider = [&](int64_t ranges) {
+        if (const double other = walk.seconds(ranges); other < seconds) {
+            best = ranges;
+            seconds = other;
+        }
+    };
+    if (walk.tiles < 8 * device.multiprocessors) // many blocks are even enough
+        for (int64_t ranges = least + 1; ranges <= std::min<int64_t>(full, 8); ++ranges)
+            consider(ranges);
+    // Few tiles: as many ranges as run side by side.
+    const int64_t beside = std::min(Tile::kResident * device.multiprocessors / walk.tiles, full);
+    if (beside > best)
+        consider(beside);
+    return best;
 }
 
-// Ranges enough to keep the multiprocessors equally busy, and short enough for the accuracy of a sum in one thread; a
-// ring as long as shared memory allows.
 template <class Tile>
 Slices cut(const Problem &problem, const Device &device, bool x_is_rows, const SliceRate &rate, void *workspace) {
+    const Walk<Tile> walk(problem, device, x_is_rows, rate);
+    const int64_t ranges = best_ranges(walk, problem.k, device);
+    const int64_t each = (walk.stages + ranges - 1) / ranges;
     Slices slices;
     slices.x_is_rows = x_is_rows;
-    slices.extent_x = x_is_rows ? problem.m : problem.n;
-    slices.extent_s = x_is_rows ? problem.n : problem.m;
-    slices.tiles_x = (slices.extent_x + Tile::BX - 1) / Tile::BX;
-    slices.tiles_s = (slices.extent_s + Tile::BS - 1) / Tile::BS;
-    const int64_t tiles = slices.tiles_x * slices.tiles_s * problem.batch;
-    const int64_t stages = std::max<int64_t>(1, (problem.k + Tile::BK - 1) / Tile::BK);
-    const double outputs = static_cast<double>(problem.m) * static_cast<double>(problem.n * problem.batch);
-    const int64_t longest = std::max<int64_t>(1, int64_t{problem.k > 16384 ? 1024 : 256} * Tile::kGroups / Tile::BK);
-    const int64_t least = (stages + longest - 1) / longest;
-    const int64_t most = std::min<int64_t>(stages / 4, 8); // a range fills the ring
-    int64_t ranges = least;
-    const auto seconds = [&](int64_t number) {
-        return walk_seconds<Tile>(slices, tiles, number, stages, outputs, device, rate);
-    };
-    for (int64_t more = least + 1; more <= most; ++more)
-        if (seconds(more) < seconds(ranges))
-            ranges = more;
-    // Few tiles: as many ranges as run side by side.
-    const int64_t beside = std::min(Tile::kResident * device.multiprocessors / tiles, stages / 4);
-    if (beside > ranges && seconds(beside) < seconds(ranges))
-        ranges = beside;
-    const int64_t each = (stages + ranges - 1) / ranges;
+    slices.extent_x = walk.extent_x;
+    slices.extent_s = walk.extent_s;
+    slices.tiles_x = walk.tiles_x;
+    slices.tiles_s = walk.tiles_s;
     slices.range = each * Tile::BK;
-    slices.ranges = static_cast<int>((stages + each - 1) / each);
-    slices.blocks = tiles * slices.ranges;
+    slices.ranges = static_cast<int>((walk.stages + each - 1) / each);
+    slices.blocks = walk.tiles * slices.ranges;
     slices.partials = Partials::of(problem, slices.ranges, workspace);
-    const int neighbours = slices.blocks > device.multiprocessors ? Tile::kResident : 1; // each keeps 1 KB for itself
+    // A ring as long as shared memory allows; each block keeps 1 KB for itself.
+    const int neighbours = slices.blocks > device.multiprocessors ? Tile::kResident : 1;
     const int fit = ((device.shared_per_block + 1024) / neighbours - 1024) / (4 * Tile::kStageFloats);
     slices.ring = std::max(2, std::min(kLongestRing, fit));
     return slices;
@@ -383,11 +411,8 @@ Status launch_slices(const Problem &problem, const Launch &launch_on, bool x_is_
 
 template <class Tile>
 double slices_cost(const Problem &problem, const Device &device, bool x_is_rows, const SliceRate &rate) {
-    const Slices slices = cut<Tile>(problem, device, x_is_rows, rate, nullptr);
-    const double outputs = static_cast<double>(problem.m) * static_cast<double>(problem.n * problem.batch);
-    const int64_t stages = std::max<int64_t>(1, (problem.k + Tile::BK - 1) / Tile::BK);
-    return device.launch_seconds + 2e-6 +
-           walk_seconds<Tile>(slices, slices.blocks / slices.ranges, slices.ranges, stages, outputs, device, rate);
+    const Walk<Tile> walk(problem, device, x_is_rows, rate);
+    return device.launch_seconds + 2e-6 + walk.seconds(best_ranges(walk, problem.k, device));
 }
 
 } // namespace pyblas

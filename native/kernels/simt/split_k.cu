@@ -7,8 +7,8 @@
 //      +---------+---------+---------+          +---+
 //
 // 16x16, 32x32, 36x36: 256 threads share the k of each stage, as in skinny; 4 x 8 outputs and 128 registers, or 12 x 6
-// and 168; they refuse devices with too little shared memory. 64x64 and 128x128: the ranges are a batch of products for
-// warp_tile; they refuse batches.
+// and 168; they refuse more than 1024 rows or columns, and devices with too little shared memory. 64x64 and 128x128:
+// the ranges are a batch of products for warp_tile; they refuse batches.
 #include "slices.cuh"
 
 #include <algorithm>
@@ -22,8 +22,12 @@ namespace {
 
 // ---- all threads of a block along k -------------------------------------------------------------------
 
+constexpr int64_t kMostRows = 1024; // or columns
+
 template <class Tile>
-const char *refuses(const Problem &, const Device &device) {
+const char *refuses(const Problem &problem, const Device &device) {
+    if (std::max(problem.m, problem.n) > kMostRows)
+        return "C has more rows or columns than tiles this small are for";
     return slices_refuses<Tile>(device);
 }
 
