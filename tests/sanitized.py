@@ -1,0 +1,56 @@
+"""Products of every GPU kernel for compute-sanitizer: op pairs, edges, gaps, scalars and batches, few of each.
+
+    compute-sanitizer --tool memcheck python tests/sanitized.py
+
+Results are checked too, so a fault that changes them ends with an error also without the sanitizer.
+"""
+
+from __future__ import annotations
+
+import engines
+import pyblas_sgemm
+from engines import SUCCESS, ffi, lib, message
+from problems import Problem, Product
+
+PRODUCTS = [
+    Product(33, 17, 65),
+    Product(33, 17, 65, "T", "N", 0.5, 2.0, gap=(3, 1, 2), offset=(1, 2, 3)),
+    Product(70, 9, 300, "N", "T", -1.0, 0.5, gap=(0, 3, 1)),
+    Product(5, 130, 40, "T", "T", 2.0, 1.0, offset=(3, 0, 1)),
+    Product(1, 66, 513),
+    Product(66, 1, 513, "T", "N"),
+    Product(16, 16, 5000, "N", "T"),
+    Product(300, 300, 300, "T", "N"),
+    Product(4, 12, 0, beta=0.5),
+    Product(5, 7, 9, batch=50),
+    Product(31, 30, 29, "T", "T", 1.0, 0.5, batch=7, gap=(1, 0, 3)),
+    Product(16, 8, 9, batch=40, pointers=True),
+]
+
+
+def main() -> None:
+    gpu = engines.Gpu()
+    gpu.xp.cuda.set_allocator(None)  # a pool would hide where an array ends
+    handle = gpu.handle()
+    rows = [row.name for row in pyblas_sgemm.kernels() if row.engine == "gpu"]
+    done = dict.fromkeys(["", *rows], 0)
+    for name in done:
+        assert lib.pyblasSetKernel(handle, name.encode()) == SUCCESS, message()
+        for product in PRODUCTS:
+            problem = Problem(product)
+            blocks = problem.blocks(gpu)
+            status = problem.call(gpu, handle, blocks)
+            if name and status == lib.PYBLAS_STATUS_NOT_SUPPORTED:  # the kernel refuses this shape
+                continue
+            assert status == SUCCESS, f"{name}: {product}: {message()}"
+            problem.check([gpu.host(block) for block in blocks])
+            done[name] += 1
+    assert lib.pyblasSetKernel(handle, ffi.NULL) == SUCCESS
+    assert lib.pyblasDestroy(handle) == SUCCESS
+    for name, count in done.items():
+        print(f"{name or 'chosen'}: {count} products")
+        assert count, f"{name} refused everything"
+
+
+if __name__ == "__main__":
+    main()
