@@ -6,7 +6,7 @@
 //    | warp | warp |  --->  | 8x4 quads | 8x4 quads |  --->     :        :       quads of a lane lie 8 and 4 quads
 //    +------+------+        +-----------+-----------+         [4x4] .. [4x4]     apart, so a warp reads whole lines
 //    | warp | warp |
-//    +------+------+        TM + TN floats read for TM * TN multiply-adds; sums are folded every 64, 256 or 1024 of k
+//    +------+------+        TM + TN floats read for TM * TN multiply-adds; sums are folded every 32 to 1024 of k
 //
 // 128x128: 256 threads, 126 registers, 33 KB, and 64 KB of folded sums; 32x32: 64 threads, 18 KB and 4 KB. Refuses
 // devices with less. The tiling is CUTLASS's SIMT one; folding keeps the error flat in k (Higham's blocked summation).
@@ -20,8 +20,8 @@
 namespace pyblas {
 namespace {
 
-// Of k, summed before the accumulators are folded. cuBLAS cuts short sums of small products into pieces of 64 and more,
-// and the error must not exceed its.
+// Of k, summed before the accumulators are folded. cuBLAS cuts short sums of small products into pieces, the more the
+// smaller the product, and the error must not exceed its.
 template <class Tile>
 __host__ __device__ constexpr int fold_depth(int64_t k) {
     return k < 1024 ? Tile::kShortFold : k < (1 << 18) ? 256 : 1024;
@@ -211,7 +211,7 @@ Status launch_warp_tile(const Problem &problem, const Launch &launch_on) {
 // Efficiencies are those of 4096^3 on an H200, in the order NN, NT, TN, TT; alone, of squares with a block or two on
 // each multiprocessor.
 struct Tile32 : WarpTile<32, 32, 16, 32, 16, 4, 4, 4, 8> {
-    static constexpr int kShortFold = 64;
+    static constexpr int kShortFold = 32;
     static constexpr TileRate kRate{kResident, {0.57, 0.61, 0.515, 0.57}, 0.5, 0.5e-6, 0.25};
 };
 struct Tile64 : WarpTile<64, 64, 16, 32, 32, 4, 8, 3, 4> {
