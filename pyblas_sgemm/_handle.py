@@ -195,6 +195,15 @@ def implicit(device: int | None) -> Context:
     return context
 
 
+def require_usable(context: Context) -> None:
+    """Fail in a process forked after the GPU was used, with the sentence that names the fork.
+
+    An empty product asks. Without it the first to fail would be the array library, where it allocates the result.
+    """
+    null = ffi.NULL
+    check(lib.pyblasSgemm_64(context.c, 0, 0, 0, 0, 0, null, null, 1, null, 1, null, null, 1))
+
+
 _DEVICE_IS_LATER = "host arrays are computed on the CPU in this version; computing them on a GPU comes in a later one"
 
 

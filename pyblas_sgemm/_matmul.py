@@ -11,7 +11,7 @@ import numpy as np
 from . import _arrays
 from ._arrays import ITEM, View
 from ._cffi import ffi, lib
-from ._handle import Context, context_for, thread
+from ._handle import Context, context_for, require_usable, thread
 from ._sgemm import Settings
 from ._status import InvalidValueError, check
 
@@ -142,6 +142,8 @@ def _matmul(
     if seen_out is None:
         if on_device or beta_value != 0:
             raise InvalidValueError("matmul: beta needs out")
+        if place is not None:
+            require_usable(context_for("matmul", None, None, place))
         like = seen_b if seen_b.library == "torch" or seen_a.library == "interface" else seen_a
         target = _arrays.view(_arrays.empty(like, shape), "matmul: out")
     else:
