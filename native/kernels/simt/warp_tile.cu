@@ -20,11 +20,16 @@
 namespace pyblas {
 namespace {
 
-// Of k, summed before the accumulators are folded. cuBLAS cuts short sums of small products into pieces, the more the
-// smaller the product, and the error must not exceed its.
+// Of k, summed before the accumulators are folded. cuBLAS cuts short sums of small products into pieces, of the
+// smallest into more of them, and the error must not exceed its.
+constexpr int kSmallC = 96 * 96; // elements
+
 template <class Tile>
-__host__ __device__ constexpr int fold_depth(int64_t k) {
-    return k < 1024 ? Tile::kShortFold : k < (1 << 18) ? 256 : 1024;
+__host__ __device__ constexpr int fold_depth(const Problem &problem) {
+    if (problem.k >= 1024)
+        return problem.k < (1 << 18) ? 256 : 1024;
+    const bool small = problem.m <= kSmallC && problem.n <= kSmallC && problem.m * problem.n <= kSmallC;
+    return small ? 32 : Tile::kShortFold;
 }
 
 template <class Tile, bool ContiguousM, bool ContiguousN>
@@ -117,7 +122,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         for (; write < (Tile::kStages - 1) * Parts::kStageFloats; write += Parts::kStageFloats)
             load(smem + write);
 
-        const int fold_tiles = fold_depth<Tile>(problem.k) / Tile::BK;
+        const int fold_tiles = fold_depth<Tile>(problem) / Tile::BK;
         const int64_t tiles = (depth + Tile::BK - 1) / Tile::BK;
         for (int64_t done = 0; done < tiles; done += fold_tiles) {
             for (int left = part(tiles - done, fold_tiles); left > 0; --left) {
@@ -167,7 +172,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 
 template <class Tile>
 constexpr bool folds(const Problem &problem) {
-    return problem.k > fold_depth<Tile>(problem.k);
+    return problem.k > fold_depth<Tile>(problem);
 }
 
 // Blocks that the shared memory of one multiprocessor has room for; each takes 1 KB more than it asks for.
@@ -211,7 +216,7 @@ Status launch_warp_tile(const Problem &problem, const Launch &launch_on) {
 // Efficiencies are those of 4096^3 on an H200, in the order NN, NT, TN, TT; alone, of squares with a block or two on
 // each multiprocessor.
 struct Tile32 : WarpTile<32, 32, 16, 32, 16, 4, 4, 4, 8> {
-    static constexpr int kShortFold = 32;
+    static constexpr int kShortFold = 64;
     static constexpr TileRate kRate{kResident, {0.57, 0.61, 0.515, 0.57}, 0.5, 0.5e-6, 0.25};
 };
 struct Tile64 : WarpTile<64, 64, 16, 32, 32, 4, 8, 3, 4> {
