@@ -27,11 +27,21 @@ SgemmFunction sgemm = nullptr;
 char config[192], path[1024], named[1024];
 
 // One lock for loading and for the count of callers. A fork takes it and waits until nobody is inside, so that the
-// child inherits neither a half-loaded library nor locks of the library held by threads it does not have.
+// child inherits neither a half-loaded library nor locks of the library held by threads it does not have. The end of
+// the process waits too and closes the door: OpenBLAS frees its work areas then, and a daemon thread may still compute.
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 int inside = 0;
-bool forking = false;
+bool forking = false, closed = false;
+
+void close_at_exit() {
+    pthread_mutex_lock(&lock);
+    closed = true;
+    while (inside > 0)
+        pthread_cond_wait(&changed, &lock);
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
 
 void before_fork() {
     pthread_mutex_lock(&lock);
@@ -163,7 +173,12 @@ bool load_blas() {
             static bool registered = false;
             if (!registered)
                 registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
-            state.store(find() ? BlasState::loaded : BlasState::absent, std::memory_order_release);
+            const bool found = find();
+            // After the library's own constructors, so before whatever they have registered for the end.
+            static bool closes = false;
+            if (found && !closes)
+                closes = std::atexit(close_at_exit) == 0;
+            state.store(found ? BlasState::loaded : BlasState::absent, std::memory_order_release);
         }
         pthread_mutex_unlock(&lock);
     }
@@ -195,12 +210,15 @@ Status name_blas(const char *file) {
     return status;
 }
 
-void blas_gemm(const Product &p) {
+bool blas_gemm(const Product &p) {
     pthread_mutex_lock(&lock);
-    while (inside >= kMostCallers || forking)
+    while (!closed && (inside >= kMostCallers || forking))
         pthread_cond_wait(&changed, &lock);
-    ++inside;
+    const bool open = !closed;
+    inside += open;
     pthread_mutex_unlock(&lock);
+    if (!open)
+        return false;
     const bool a_plain = p.a_row == 1, b_plain = p.b_row == 1;
     // A single column or row may carry any stride; the BLAS wants to see a legal one.
     const int lda = int(a_plain ? std::max(p.a_col, p.m) : std::max(p.a_row, p.k));
@@ -211,6 +229,7 @@ void blas_gemm(const Product &p) {
     --inside;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
+    return true;
 }
 
 } // namespace pyblas::cpu

@@ -362,7 +362,10 @@ Status blas_launch(const Problem &p, const Launch &launch) {
     const auto block = [](int64_t extent, int64_t parts) { return ceil_div(ceil_div(extent, parts), 16) * 16; };
     const double seconds = blas_cost(p, *launch.device);
     return for_pieces(p, cut(p, block(p.m, down), block(p.n, across), 4096, seconds), seconds,
-                      [](const Product &block, float *) { blas_gemm(block); });
+                      [&set = isa()](const Product &block, float *mine) {
+                          if (!blas_gemm(block))
+                              set.outer(block, true, mine);
+                      });
 }
 
 // ---- rows ---------------------------------------------------------------------------------------------------------
