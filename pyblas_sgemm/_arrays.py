@@ -103,7 +103,8 @@ def _require_float32(name: str, dtype: object, *, good: bool) -> None:
 
 def _numpy_view(x: np.ndarray[Any, Any], owner: object, name: str) -> View:
     _require_float32(name, x.dtype, good=x.dtype == FLOAT32)
-    if isinstance(x, np.ma.MaskedArray):
+    # np.ma would be imported here, and a fork at that moment leaves the child waiting; no masked array exists without it.
+    if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         raise TypeError(f"{name} is a masked array; pass its data or a filled copy")
     flags = x.flags
     # NumPy's own way to the address makes an object first and takes twice the time, but works for any strides.

@@ -115,7 +115,9 @@ class Context:
             lib.pyblasDestroy(self.c)
 
 
-_blas_lock = threading.Lock()
+_blas_lock = threading.RLock()
+# A fork waits for a thread that is finding the library, or the child would wait for a thread it does not have.
+os.register_at_fork(before=_blas_lock.acquire, after_in_parent=_blas_lock.release, after_in_child=_blas_lock.release)
 _blas_is_found = False
 
 
