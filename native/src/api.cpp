@@ -18,10 +18,6 @@
 #include <cuda_runtime.h>
 #endif
 
-#ifndef PYBLAS_BUILD_CUDA_VERSION
-#define PYBLAS_BUILD_CUDA_VERSION 0
-#endif
-
 using namespace pyblas;
 
 namespace {
@@ -216,7 +212,7 @@ const char *pyblasGetBuildArchitectures(void) {
 }
 
 int pyblasGetBuildCudaVersion(void) {
-    return PYBLAS_BUILD_CUDA_VERSION;
+    return build_cuda_version();
 }
 
 pyblasStatus_t pyblasDeviceCount(int *count) {

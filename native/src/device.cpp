@@ -25,6 +25,10 @@ const char *build_architectures() {
     return PYBLAS_BUILD_ARCHITECTURES;
 }
 
+int build_cuda_version() {
+    return PYBLAS_BUILD_CUDA_VERSION;
+}
+
 bool architecture_supported(int sm, const char *architectures) {
     for (const char *at = architectures; *at;) {
         char *end = nullptr;
@@ -191,13 +195,13 @@ Status device_info(int device, pyblasDeviceInfo_t *info) {
     if (device < 0 || device >= count)
         return fail(PYBLAS_STATUS_INVALID_VALUE, "device is %d, must be from 0 to %d", device, count - 1);
     nvml.describe(nvml.visible()[static_cast<size_t>(device)], info);
-    if (PYBLAS_BUILD_CUDA_VERSION == 0)
+    if (build_cuda_version() == 0)
         std::snprintf(info->reason, sizeof info->reason, "this build has no GPU code (it was built without CUDA)");
-    else if (info->cuda_version / 1000 < PYBLAS_BUILD_CUDA_VERSION / 1000)
+    else if (info->cuda_version / 1000 < build_cuda_version() / 1000)
         std::snprintf(info->reason, sizeof info->reason,
                       "driver %s serves CUDA %d.%d, but this build needs a driver for CUDA %d.0 or later",
                       info->driver_version, info->cuda_version / 1000, info->cuda_version % 1000 / 10,
-                      PYBLAS_BUILD_CUDA_VERSION / 1000);
+                      build_cuda_version() / 1000);
     else if (!architecture_supported(info->sm))
         std::snprintf(info->reason, sizeof info->reason, "%s is sm_%d, but this build has code for: %s", info->name,
                       info->sm, build_architectures());

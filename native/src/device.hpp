@@ -8,6 +8,9 @@ namespace pyblas {
 // The GPU code of this build: "80 90a 80-ptx"; "" without CUDA.
 const char *build_architectures();
 
+// The CUDA version of this build (13000); 0 without CUDA.
+int build_cuda_version();
+
 // True if the build's code runs on a GPU of that compute capability (times ten).
 bool architecture_supported(int sm, const char *architectures = build_architectures());
 
