@@ -11,11 +11,6 @@ __attribute__((always_inline)) inline void copy_async(float *shared, const float
     simulator::copy_async(shared, global, Bytes, valid, __builtin_return_address(0));
 }
 
-template <int Bytes>
-__attribute__((always_inline)) inline void copy_async(float *shared, const float *global) {
-    copy_async<Bytes>(shared, global, true);
-}
-
 inline void commit_copies() {
     simulator::commit_copies();
 }
