@@ -16,6 +16,7 @@ struct View {
 
     __device__ __forceinline__ bool contiguous_x() const { return step_x == 1; }
     __device__ __forceinline__ const float *at(int64_t x, int64_t k) const { return data + x * step_x + k * step_k; }
+    __device__ __forceinline__ View from(int64_t k) const { return {data + k * step_k, step_x, step_k}; }
 };
 
 __device__ __forceinline__ View view_a(const Problem &problem, int64_t batch) {

@@ -10,187 +10,44 @@
 //
 // 128x128: 256 threads, 126 registers, 33 KB, and 64 KB of folded sums; 32x32: 64 threads, 18 KB and 4 KB. Refuses
 // devices with less. The tiling is CUTLASS's SIMT one; folding keeps the error flat in k (Higham's blocked summation).
-#include "kernel.hpp"
+#include "warp_tile.cuh"
 
-#include "../device/epilogue.cuh"
 #include "../device/launch.cuh"
-#include "../device/load.cuh"
-#include "../device/tile.cuh"
 
 namespace pyblas {
 namespace {
 
-// Of k, summed before the accumulators are folded. cuBLAS cuts short sums of small products into pieces, of the
-// smallest into more of them, and the error must not exceed its.
-constexpr int kSmallC = 96 * 96; // elements
-
-template <class Tile>
-__host__ __device__ constexpr int fold_depth(const Problem &problem) {
-    if (problem.k >= 1024)
-        return problem.k < (1 << 18) ? 256 : 1024;
-    const bool small = problem.m <= kSmallC && problem.n <= kSmallC && problem.m * problem.n <= kSmallC;
-    return small ? 32 : Tile::kShortFold;
-}
-
-template <class Tile, bool ContiguousM, bool ContiguousN>
-struct Layout {
-    using StreamA = TileStream<Tile::BM, Tile::BK, Tile::kThreads, ContiguousM>;
-    using StreamB = TileStream<Tile::BN, Tile::BK, Tile::kThreads, ContiguousN>;
-    static constexpr int kStageFloats = StreamA::kFloats + StreamB::kFloats;
-    static constexpr int kStagesFloats = Tile::kStages * kStageFloats;
-    static constexpr int kTotalsFloats = Tile::BM * Tile::BN;
-
-    static constexpr int bytes(bool folds) { return 4 * (kStagesFloats + (folds ? kTotalsFloats : 0)); }
-};
-
-// One stage of a thread's outputs: the fragments of the next k are read while this one is multiplied. meanwhile() runs
-// once the first ones are on their way.
-template <class Tile, class StreamA, class StreamB, class Meanwhile>
-__device__ __forceinline__ void multiply(const float *smem_a, const float *smem_b, float (&acc)[Tile::TN][Tile::TM],
-                                         const Meanwhile &meanwhile) {
-    float frag_a[2][Tile::TM], frag_b[2][Tile::TN];
-    StreamA::template read<Tile::TM, Tile::kLanesM>(smem_a, 0, frag_a[0]);
-    StreamB::template read<Tile::TN, Tile::kLanesN>(smem_b, 0, frag_b[0]);
-    meanwhile();
-#pragma unroll
-    for (int k = 0; k < Tile::BK; ++k) {
-        if (k + 1 < Tile::BK) {
-            StreamA::template read<Tile::TM, Tile::kLanesM>(smem_a, k + 1, frag_a[(k + 1) % 2]);
-            StreamB::template read<Tile::TN, Tile::kLanesN>(smem_b, k + 1, frag_b[(k + 1) % 2]);
-        }
-#pragma unroll
-        for (int j = 0; j < Tile::TN; ++j)
-#pragma unroll
-            for (int i = 0; i < Tile::TM; ++i)
-                acc[j][i] = fmaf(frag_a[k % 2][i], frag_b[k % 2][j], acc[j][i]);
-    }
-}
-
-// Moves the accumulators into the thread's own column of totals. The last fold brings the sum back.
-template <class Tile>
-__device__ __forceinline__ void fold(float4 *totals, float (&acc)[Tile::TN][Tile::TM], bool first, bool last) {
-#pragma unroll
-    for (int quad = 0; quad < Tile::TM * Tile::TN / 4; ++quad) {
-        float *const sum = &acc[quad / (Tile::TM / 4)][quad % (Tile::TM / 4) * 4];
-        float4 *const total = totals + quad * Tile::kThreads;
-        float4 value = first ? float4{0.0f, 0.0f, 0.0f, 0.0f} : *total;
-        value = float4{value.x + sum[0], value.y + sum[1], value.z + sum[2], value.w + sum[3]};
-        if (!last)
-            *total = value;
-        sum[0] = last ? value.x : 0.0f, sum[1] = last ? value.y : 0.0f;
-        sum[2] = last ? value.z : 0.0f, sum[3] = last ? value.w : 0.0f;
-    }
-}
-
 template <class Tile, bool ContiguousM, bool ContiguousN>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     warp_tile(__grid_constant__ const Problem problem, const TileGrid grid) {
-    using Parts = Layout<Tile, ContiguousM, ContiguousN>;
-    using StreamA = typename Parts::StreamA;
-    using StreamB = typename Parts::StreamB;
     // place
     const TilePlace place = place_tile(grid);
     const Epilogue scalars(problem);
     if (!place.exists || scalars.idle())
         return;
     const int64_t block_row = place.row * Tile::BM, block_column = place.column * Tile::BN;
-    const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-    const int row = warp % (Tile::BM / Tile::WM) * Tile::WM + Tile::lane_m(lane) * 4;
-    const int column = warp / (Tile::BM / Tile::WM) * Tile::WN + Tile::lane_n(lane) * 4;
 
+    // load, multiply, advance
     float acc[Tile::TN][Tile::TM] = {};
-    if (const int64_t depth = scalars.depth()) {
-        float *const smem = reinterpret_cast<float *>(dynamic_shared());
-        float4 *const totals = reinterpret_cast<float4 *>(smem + Parts::kStagesFloats) + thread;
-        StreamA stream_a(view_a(problem, place.batch), block_row, problem.m);
-        StreamB stream_b(view_b(problem, place.batch), block_column, problem.n);
+    if (const int64_t depth = scalars.depth())
+        walk<Tile, ContiguousM, ContiguousN>(problem, place.batch, block_row, block_column, 0, depth,
+                                             fold_depth<Tile>(problem) / Tile::BK, acc);
 
-        int64_t k_left = depth; // not yet asked for
-        const auto load = [&](float *stage) {
-            if (k_left > 0) {
-                const int k = part(k_left, Tile::BK);
-                stream_a.next(stage, k);
-                stream_b.next(stage + StreamA::kFloats, k);
-                k_left -= Tile::BK;
-            }
-            ptx::commit_copies(); // an empty group keeps the count of groups equal to the count of stages
-        };
-
-        // load: all stages but one
-        int read = 0, write = 0;
-#pragma unroll 1
-        for (; write < (Tile::kStages - 1) * Parts::kStageFloats; write += Parts::kStageFloats)
-            load(smem + write);
-
-        const int fold_tiles = fold_depth<Tile>(problem) / Tile::BK;
-        const int64_t tiles = (depth + Tile::BK - 1) / Tile::BK;
-        for (int64_t done = 0; done < tiles; done += fold_tiles) {
-            for (int left = part(tiles - done, fold_tiles); left > 0; --left) {
-                // The oldest stage has arrived, and everybody is done with the one that is overwritten next.
-                ptx::wait_copies<Tile::kStages - 2>();
-                __syncthreads();
-
-                // multiply
-                multiply<Tile, StreamA, StreamB>(smem + read + row, smem + read + StreamA::kFloats + column, acc,
-                                                 [&] { load(smem + write); });
-
-                // advance
-                read = read + Parts::kStageFloats == Parts::kStagesFloats ? 0 : read + Parts::kStageFloats;
-                write = write + Parts::kStageFloats == Parts::kStagesFloats ? 0 : write + Parts::kStageFloats;
-            }
-            if (tiles > fold_tiles)
-                fold<Tile>(totals, acc, done == 0, done + fold_tiles >= tiles);
-        }
-    }
-
-    // store: four rows at once where C's address, ld and edge allow
-    const int m_left = part(problem.m - block_row, Tile::BM), n_left = part(problem.n - block_column, Tile::BN);
-    const Epilogue epilogue(problem); // read again: two registers less while k is walked
-    float *const gmem_c = problem.c.matrix(place.batch) + block_row + row + (block_column + column) * problem.c.ld;
-    const bool wide = reinterpret_cast<uintptr_t>(gmem_c) % 16 == 0 && problem.c.ld % 4 == 0 && m_left % 4 == 0;
-#pragma unroll
-    for (int j = 0; j < Tile::TN; ++j) {
-        const int across = j / 4 * (Tile::kLanesN * 4) + j % 4;
-        if (column + across >= n_left)
-            continue;
-        float *const c = gmem_c + across * problem.c.ld;
-        if (wide) {
-#pragma unroll
-            for (int i = 0; i < Tile::TM; i += 4)
-                if (row + i * Tile::kLanesM < m_left)
-                    epilogue.store4(c + i * Tile::kLanesM, {acc[j][i], acc[j][i + 1], acc[j][i + 2], acc[j][i + 3]});
-        } else {
-#pragma unroll
-            for (int i = 0; i < Tile::TM; ++i) {
-                const int down = i / 4 * (Tile::kLanesM * 4) + i % 4;
-                if (row + down < m_left)
-                    epilogue.store(c + down, acc[j][i]);
-            }
-        }
-    }
-}
-
-template <class Tile>
-constexpr bool folds(const Problem &problem) {
-    return problem.k > fold_depth<Tile>(problem);
-}
-
-// Blocks that the shared memory of one multiprocessor has room for; each takes 1 KB more than it asks for.
-template <class Tile>
-int blocks_that_fit(const Problem &problem, const Device &device) {
-    using Largest = Layout<Tile, false, false>; // transposed tiles are padded
-    return (device.shared_per_block + 1024) / (Largest::bytes(folds<Tile>(problem)) + 1024);
+    // store
+    store_tile<Tile>(problem, place.batch, block_row, block_column, acc);
 }
 
 template <class Tile>
 const char *refuses(const Problem &problem, const Device &device) {
-    return blocks_that_fit<Tile>(problem, device) < 1 ? "a block needs more shared memory than the device gives"
-                                                      : nullptr;
+    return blocks_that_fit<Tile>(folds<Tile>(problem), device) < 1
+               ? "a block needs more shared memory than the device gives"
+               : nullptr;
 }
 
 template <class Tile>
 double cost(const Problem &problem, const Device &device) {
-    return predict(problem, device, Tile::BM, Tile::BN, Tile::kRate, blocks_that_fit<Tile>(problem, device));
+    return predict(problem, device, Tile::BM, Tile::BN, Tile::kRate,
+                   blocks_that_fit<Tile>(folds<Tile>(problem), device));
 }
 
 template <class Tile, bool ContiguousM, bool ContiguousN>
@@ -212,25 +69,6 @@ Status launch_warp_tile(const Problem &problem, const Launch &launch_on) {
     return problem.transb == Op::T ? start<Tile, false, true>(problem, launch_on)
                                    : start<Tile, false, false>(problem, launch_on);
 }
-
-// Efficiencies are those of 4096^3 on an H200, in the order NN, NT, TN, TT; alone, of squares with a block or two on
-// each multiprocessor.
-struct Tile32 : WarpTile<32, 32, 16, 32, 16, 4, 4, 4, 8> {
-    static constexpr int kShortFold = 64;
-    static constexpr TileRate kRate{kResident, {0.57, 0.61, 0.515, 0.57}, 0.5, 0.5e-6, 0.25};
-};
-struct Tile64 : WarpTile<64, 64, 16, 32, 32, 4, 8, 3, 4> {
-    static constexpr int kShortFold = 64;
-    static constexpr TileRate kRate{kResident, {0.695, 0.72, 0.66, 0.68}, 0.75, 0.5e-6, 0.09};
-};
-struct Tile128x64 : WarpTile<128, 64, 16, 64, 32, 8, 8, 3, 3> {
-    static constexpr int kShortFold = 256;
-    static constexpr TileRate kRate{kResident, {0.775, 0.79, 0.72, 0.735}, 0.83, 1e-6, 0.11};
-};
-struct Tile128 : WarpTile<128, 128, 16, 64, 32, 8, 8, 2, 2> {
-    static constexpr int kShortFold = 256;
-    static constexpr TileRate kRate{kResident, {0.765, 0.80, 0.71, 0.75}, 0.93, 1e-6, 0.08};
-};
 
 constexpr Kernel kRows[] = {
     {"warp_tile_32x32x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile32>, nullptr, cost<Tile32>,
