@@ -612,18 +612,25 @@ def test_e5_subnormals_are_kept(engine, n):
 # ---- F. Reproducibility -----------------------------------------------------------------------------------------------
 
 
-def test_f1_batch_invariance_is_an_error_until_it_exists(engine):
+def test_f1_rows_keep_their_bits_in_the_batch_invariant_mode(engine):
     v = engine.array(f32(0.7372549, 0.25882354, 0.00392157))
+    alone = engine.numpy(matmul(ones(engine, 1, 3), v, batch_invariant=True))
+    np.testing.assert_allclose(alone, 1.0, rtol=1.3e-7)
     for rows in (1, 2, 16, 17):
-        got = engine.numpy(matmul(ones(engine, rows, 3), v))
-        np.testing.assert_allclose(got, 1.0, rtol=1.3e-7)
-        with pytest.raises(NotSupportedError, match="batch_invariant"):
-            sgemm(
-                "N", "N", rows, 1, 3, 1.0, ones(engine, rows, 3), 3, v, 1, 0.0, ones(engine, rows), 1,
-                order="C", batch_invariant=True,
-            )  # fmt: skip
-    with pytest.raises(NotSupportedError, match="batch_invariant"):
-        pyblas_sgemm.Handle(batch_invariant=True)
+        np.testing.assert_allclose(engine.numpy(matmul(ones(engine, rows, 3), v)), 1.0, rtol=1.3e-7)
+        got = engine.numpy(matmul(ones(engine, rows, 3), v, batch_invariant=True))
+        reference.assert_same_bits(got, np.repeat(alone, rows))
+    rng = np.random.default_rng(1)
+    stack, b = (engine.array(rng.standard_normal(s, dtype=np.float32)) for s in ((100, 30, 8), (8, 20)))
+    whole = engine.numpy(matmul(stack, b, batch_invariant=True))
+    for size in (2, 50):
+        for i in range(0, 100, size):
+            part = engine.numpy(matmul(stack[i : i + size], b, batch_invariant=True))
+            reference.assert_same_bits(part, whole[i : i + size])
+    a, b = (engine.array(rng.standard_normal(s, dtype=np.float32)) for s in ((128, 4096), (4096, 64)))
+    whole = engine.numpy(matmul(a, b, batch_invariant=True))
+    for m in (1, 2, 16, 17):
+        reference.assert_same_bits(engine.numpy(matmul(a[:m], b, batch_invariant=True)), whole[:m])
 
 
 def test_f3_same_bits_at_any_address_and_time(engine):

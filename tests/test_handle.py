@@ -202,12 +202,18 @@ def test_compute_modes(engine, handle):
     assert compute_mode(handle) == 68
 
 
-def test_batch_invariance_does_not_exist_yet(engine, handle):
-    assert lib.pyblasSetBatchInvariant(handle, 0) == SUCCESS
-    assert lib.pyblasSetBatchInvariant(handle, 1) == NOT_SUPPORTED
-    assert message()
-    assert lib.pyblasSetBatchInvariant(handle, 2) == INVALID_VALUE
-    assert value_of(lib.pyblasGetBatchInvariant, handle, "int *") == 0
+def test_batch_invariance_is_a_setting(engine, handle):
+    for on in (0, 1, 1, 0, 1):
+        assert lib.pyblasSetBatchInvariant(handle, on) == SUCCESS, message()
+        assert value_of(lib.pyblasGetBatchInvariant, handle, "int *") == on
+    for wrong in (2, -1):
+        assert lib.pyblasSetBatchInvariant(handle, wrong) == INVALID_VALUE
+        assert str(wrong) in message()
+    assert value_of(lib.pyblasGetBatchInvariant, handle, "int *") == 1
+    Problem(Product(33, 20, 40)).solve(engine, handle)
+    other = engine.handle()
+    assert value_of(lib.pyblasGetBatchInvariant, other, "int *") == 0
+    assert lib.pyblasDestroy(other) == SUCCESS
 
 
 def test_pointer_mode(engine, handle):

@@ -374,7 +374,7 @@ constexpr Kernel kRows[] = {
     {"cpu_naive", "cpu_naive", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, naive_cost,
      naive_launch},
     {"cpu_small", "cpu_small", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, small_cost,
-     small_launch},
+     small_launch, true},
     {"cpu_skinny", "cpu_skinny", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, skinny_cost,
      skinny_launch},
     {"cpu_packed", "cpu_packed", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, packed_cost,

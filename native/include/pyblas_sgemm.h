@@ -146,7 +146,8 @@ PYBLAS_API pyblasStatus_t pyblasGetArrayMode(pyblasHandle_t handle, pyblasArrayM
 PYBLAS_API pyblasStatus_t pyblasSetComputeMode(pyblasHandle_t handle, pyblasComputeType_t mode);
 PYBLAS_API pyblasStatus_t pyblasGetComputeMode(pyblasHandle_t handle, pyblasComputeType_t *mode);
 
-/* 1: a row of C does not depend on how many rows or batches the call has. NOT_SUPPORTED in this version. */
+/* 1: the bits of a row of C, as the caller stores it, depend on that row of op(A), on op(B), n, k, alpha, beta, the row
+   of C and the compute mode: not on m, the row's number, or the batch. */
 PYBLAS_API pyblasStatus_t pyblasSetBatchInvariant(pyblasHandle_t handle, int on);
 PYBLAS_API pyblasStatus_t pyblasGetBatchInvariant(pyblasHandle_t handle, int *on);
 

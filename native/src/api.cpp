@@ -347,8 +347,7 @@ pyblasStatus_t pyblasSetBatchInvariant(pyblasHandle_t handle, int on) {
     return with_handle(handle, [&] {
         if (on != 0 && on != 1)
             return fail(PYBLAS_STATUS_INVALID_VALUE, "batch_invariant is %d, must be 0 or 1", on);
-        if (on)
-            return fail(PYBLAS_STATUS_NOT_SUPPORTED, "batch_invariant has no kernels in this version");
+        handle->settings.batch_invariant = on == 1;
         return kSuccess;
     });
 }

@@ -65,6 +65,8 @@ const char *illegal(const Kernel &kernel, const Problem &problem, const Device &
                                             : "it runs on a GPU and the handle is for the CPU";
     if (!(kernel.modes & modes(problem.mode)))
         return "it does not serve the compute mode";
+    if (problem.batch_invariant && !kernel.batch_invariant)
+        return "the bits of its rows depend on the sizes, which batch_invariant forbids";
     if (device.sm < kernel.min_sm)
         return "the GPU is older than the kernel needs";
     if (kernel.needs_90a && !device.has_90a_code)
@@ -97,7 +99,8 @@ Status select(const Problem &problem, const Device &device, size_t workspace_lim
         return false;
     });
     if (!selection->kernel)
-        return fail(PYBLAS_STATUS_NOT_SUPPORTED, "no kernel serves the compute mode on this device");
+        return fail(PYBLAS_STATUS_NOT_SUPPORTED, "no kernel serves the compute mode%s on this device",
+                    problem.batch_invariant ? " with batch_invariant" : "");
     return kSuccess;
 }
 

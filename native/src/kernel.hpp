@@ -51,6 +51,11 @@ struct Kernel {
     // Predicted seconds on the device.
     double (*cost)(const Problem &, const Device &);
     Status (*launch)(const Problem &, const Launch &);
+
+    // In a problem that asks for it, an element's sum takes its terms in an order that k alone decides: not m, n, the
+    // batch or the element's place. Which row runs may depend on those, so the rows of an engine that say so agree with
+    // each other bit for bit.
+    bool batch_invariant = false;
 };
 
 // The rows of one family, in table order. Each kernel file defines one of these; dispatch.cpp lists them.

@@ -78,7 +78,7 @@ void expect(bool fact, const std::string &what) {
 }
 
 // What each device takes for each shape; the four op pairs stand on one line if they agree.
-std::string choices(std::set<std::string> *winners) {
+std::string choices(std::set<std::string> *winners, bool batch_invariant) {
     std::ostringstream out;
     for (const Model &model : kModels) {
         const Device device = gpu_model(model.sm, model.multiprocessors, model.clock_hz, model.bandwidth,
@@ -88,20 +88,24 @@ std::string choices(std::set<std::string> *winners) {
             for (const Op transa : {Op::N, Op::T})
                 for (const Op transb : {Op::N, Op::T}) {
                     Selection selection;
-                    const Problem problem = problem_of(shape, transa, transb);
+                    Problem problem = problem_of(shape, transa, transb);
+                    problem.batch_invariant = batch_invariant;
                     const Status status = select(problem, device, kWorkspace, nullptr, &selection);
                     expect(status == kSuccess, std::string("selection on ") + model.name);
                     if (status != kSuccess)
                         continue;
                     expect(selection.seconds > 0 && selection.seconds < 1e6,
                            std::string("a sensible prediction of ") + selection.kernel->name);
-                    winners->insert(selection.kernel->name);
+                    if (winners)
+                        winners->insert(selection.kernel->name);
+                    expect(!batch_invariant || selection.kernel->batch_invariant,
+                           std::string(selection.kernel->name) + " keeps batch_invariant");
                     const std::string name = selection.kernel->name;
                     if (names != name)
                         names += (names.empty() ? "" : " ") + name;
                 }
-            out << model.name << " m=" << shape.m << " n=" << shape.n << " k=" << shape.k << " batch=" << shape.batch
-                << ": " << names << "\n";
+            out << model.name << (batch_invariant ? " batch-invariant" : "") << " m=" << shape.m << " n=" << shape.n
+                << " k=" << shape.k << " batch=" << shape.batch << ": " << names << "\n";
         }
     }
     return out.str();
@@ -122,7 +126,7 @@ void compare(const std::string &got, const char *path) {
 
 void check_gpu_rows(int count, char **arguments) {
     std::set<std::string> winners;
-    const std::string got = choices(&winners);
+    const std::string got = choices(&winners, false) + choices(nullptr, true);
     for (int i = 0; const Kernel *kernel = kernel_at(i); ++i) {
         const std::string family = kernel->family;
         bool ladder = false; // its steps are there to be called by name
@@ -182,13 +186,15 @@ void check_architectures() {
 void check_cpu() {
     const Device device = cpu::device();
     for (const Shape &shape : kShapes)
-        for (const Op transa : {Op::N, Op::T}) {
-            Selection selection;
-            const Problem problem = problem_of(shape, transa, Op::N);
-            expect(select(problem, device, 0, nullptr, &selection) == kSuccess &&
-                       selection.kernel->engine == Engine::cpu,
-                   "every shape has a CPU kernel");
-        }
+        for (const Op transa : {Op::N, Op::T})
+            for (const bool batch_invariant : {false, true}) {
+                Selection selection;
+                Problem problem = problem_of(shape, transa, Op::N);
+                problem.batch_invariant = batch_invariant;
+                expect(select(problem, device, 0, nullptr, &selection) == kSuccess &&
+                           selection.kernel->engine == Engine::cpu,
+                       "every shape has a CPU kernel");
+            }
 }
 
 } // namespace

@@ -56,7 +56,7 @@ Status launch_coalesced(const Problem &problem, const Launch &launch_on) {
 
 constexpr Kernel kRows[] = {
     {"coalesced_32x32x1", "coalesced", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost,
-     launch_coalesced},
+     launch_coalesced, true},
 };
 
 } // namespace

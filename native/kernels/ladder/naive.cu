@@ -53,7 +53,7 @@ Status launch_naive(const Problem &problem, const Launch &launch_on) {
 }
 
 constexpr Kernel kRows[] = {
-    {"naive_32x32x1", "naive", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost, launch_naive},
+    {"naive_32x32x1", "naive", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost, launch_naive, true},
 };
 
 } // namespace

@@ -70,7 +70,7 @@ Status launch_smem_tile(const Problem &problem, const Launch &launch_on) {
 
 constexpr Kernel kRows[] = {
     {"smem_tile_32x32x32", "smem_tile", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost,
-     launch_smem_tile},
+     launch_smem_tile, true},
 };
 
 } // namespace

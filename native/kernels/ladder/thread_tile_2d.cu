@@ -98,9 +98,9 @@ Status launch_thread_tile_2d(const Problem &problem, const Launch &launch_on) {
 
 constexpr Kernel kRows[] = {
     {"thread_tile_2d_64x64x16", "thread_tile_2d", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost64,
-     launch_thread_tile_2d<Tile64>},
+     launch_thread_tile_2d<Tile64>, true},
     {"thread_tile_2d_128x128x8", "thread_tile_2d", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr,
-     cost128, launch_thread_tile_2d<Tile128>},
+     cost128, launch_thread_tile_2d<Tile128>, true},
 };
 
 } // namespace

@@ -1,9 +1,11 @@
 // Every row of the simulated families on the simulator: sizes round the borders of its tile, all ops, ld gaps,
 // alignments, scalars, batches, special values and offsets beyond 32 bits. Each case runs twice, with other alignments
-// and with threads and blocks in other orders, and must give the same bits.
+// and with threads and blocks in other orders, and must give the same bits. Rows that keep batch_invariant must also
+// agree with each other, and for products cut out of larger ones.
 //
 //   test_kernels [family]
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -67,7 +69,7 @@ struct Case {
     int64_t m = 1, n = 1, k = 1, batch = 1;
     int64_t gap_a = 0, gap_b = 0, gap_c = 0; // ld beyond what the matrix needs
     float alpha = 1, beta = 0;
-    bool device_scalars = false;
+    bool device_scalars = false, batch_invariant = false;
     Values values = Values::uniform;
     Batches batches = Batches::strided;
     int64_t far = 0; // added to strides between matrices
@@ -81,10 +83,11 @@ struct Case {
         constexpr const char *kValues[] = {"uniform", "wide", "integers", "special"};
         char buffer[320];
         std::snprintf(buffer, sizeof buffer,
-                      "%c%c m=%ld n=%ld k=%ld ld gaps %ld %ld %ld alpha=%g beta=%g%s %s, %ld %s, seed %llu",
+                      "%c%c m=%ld n=%ld k=%ld ld gaps %ld %ld %ld alpha=%g beta=%g%s%s %s, %ld %s, seed %llu",
                       transa == Op::N ? 'N' : 'T', transb == Op::N ? 'N' : 'T', long(m), long(n), long(k), long(gap_a),
                       long(gap_b), long(gap_c), double(alpha), double(beta), device_scalars ? " (on the device)" : "",
-                      kValues[int(values)], long(batch), kBatches[int(batches)], static_cast<unsigned long long>(seed));
+                      batch_invariant ? ", batch-invariant" : "", kValues[int(values)], long(batch),
+                      kBatches[int(batches)], static_cast<unsigned long long>(seed));
         return buffer;
     }
 };
@@ -283,6 +286,7 @@ std::vector<float> run(const Kernel &kernel, const Device &device, const Case &t
     problem.transb = test.transb;
     problem.mode = test.seed % 2 && kernel.modes & modes(ComputeMode::fp32_pedantic) ? ComputeMode::fp32_pedantic
                                                                                      : ComputeMode::fp32;
+    problem.batch_invariant = test.batch_invariant;
     problem.m = test.m, problem.n = test.n, problem.k = test.k, problem.batch = test.batch;
 
     // Inputs that must not be read do not exist.
@@ -454,6 +458,8 @@ public:
         scalars();
         batches();
         far_apart();
+        if (kernel_.batch_invariant)
+            invariance();
         std::printf("%-28s %5d cases, %d refused\n", kernel_.name, done_, refused_);
         if (done_ == 0)
             ++failures;
@@ -550,6 +556,51 @@ private:
         }
     }
 
+    // Every element has the bits that the first such row of the table gives it in a larger product.
+    void invariance() {
+        static const Kernel &first = first_batch_invariant();
+        for (const long k : {1, 2, 17, 64, 65, 300, 1025})
+            for (const Op transa : kOps)
+                for (const Op transb : kOps) {
+                    Case whole = random_case();
+                    whole.batch_invariant = true;
+                    whole.transa = transa, whole.transb = transb;
+                    whole.m = whole.n = 37, whole.k = k, whole.batch = 2;
+                    whole.device_scalars = false;
+                    if (whole.values == Values::special)
+                        whole.values = Values::wide; // the payload of a NaN says which of two came first
+                    const Variant aligned{0, 0, 0, Order::ascending};
+                    const std::vector<float> want = run(first, large_device(), whole, aligned);
+                    for (const auto &[m, n, batch] :
+                         {std::array{37, 37, 2}, std::array{1, 37, 1}, std::array{37, 1, 1}, std::array{4, 5, 2}}) {
+                        Case part = whole;
+                        part.m = m, part.n = n, part.batch = batch;
+                        if (!takes(part))
+                            continue;
+                        const std::vector<float> got = run(kernel_, large_device(), part, aligned);
+                        bool same = got.size() == size_t(m * n * batch) && want.size() == 37 * 37 * 2;
+                        for (size_t e = 0; same && e < got.size(); ++e) {
+                            const size_t i = e % m, j = e / m % n, b = e / m / n;
+                            same = bits(got[e]) == bits(want[(b * 37 + j) * 37 + i]);
+                        }
+                        if (!same)
+                            report(kernel_, part,
+                                   std::string("its bits are not those of ") + first.name + " in a larger product");
+                    }
+                }
+    }
+
+    static const Kernel &first_batch_invariant() {
+#define PYBLAS_FIND(family)                                                                                            \
+    for (const Kernel &kernel : family##_rows())                                                                       \
+        if (kernel.batch_invariant)                                                                                    \
+            return kernel;
+        PYBLAS_SIMULATED_FAMILIES(PYBLAS_FIND)
+#undef PYBLAS_FIND
+        std::printf("FAILED: no row keeps batch_invariant\n");
+        std::exit(1);
+    }
+
     Case random_case() {
         constexpr float kAlphas[] = {1.0f, -1.0f, 0.7f, 3.0f}, kBetas[] = {0.0f, 1.0f, -0.4f, 2.0f};
         constexpr int64_t kGaps[] = {0, 0, 1, 2, 3, 4, 7};
@@ -562,6 +613,7 @@ private:
         test.gap_a = choose(kGaps), test.gap_b = choose(kGaps), test.gap_c = choose(kGaps);
         test.alpha = choose(kAlphas), test.beta = choose(kBetas);
         test.device_scalars = hash(random) % 4 == 0;
+        test.batch_invariant = kernel_.batch_invariant && hash(random) / 4 % 2 == 0;
         test.values = choose(kValues);
         return test;
     }
@@ -570,6 +622,7 @@ private:
     bool takes(const Case &test, const Device &device = large_device()) const {
         Problem problem;
         problem.transa = test.transa, problem.transb = test.transb;
+        problem.batch_invariant = test.batch_invariant;
         problem.m = test.m, problem.n = test.n, problem.k = test.k, problem.batch = test.batch;
         static void *const somewhere = nullptr;
         if (test.batches == Batches::pointers)
