@@ -15,6 +15,7 @@ struct Grid {
     int threads;
     int shared_bytes; // dynamic
     CUstream_st *stream;
+    bool early = false; // blocks may come before the kernels ahead end, and wait for them themselves; from sm_90 on
 };
 
 constexpr int kSharedWithoutOptIn = 48 * 1024;
@@ -63,6 +64,11 @@ Status launch(const Grid &grid, const Arguments &...arguments) {
     config.blockDim = dim3(static_cast<unsigned>(grid.threads));
     config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
     config.stream = grid.stream;
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &early;
+    config.numAttrs = grid.early ? 1 : 0;
     const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
     if (error != cudaSuccess)
         cudaGetLastError(); // or the next caller of the runtime would find it

@@ -16,6 +16,27 @@ namespace pyblas::ptx {
 #define PYBLAS_HAS_ASYNC_COPY 0
 #endif
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define PYBLAS_HAS_EARLY_LAUNCH 1
+#else
+#define PYBLAS_HAS_EARLY_LAUNCH 0
+#endif
+
+// Blocks of an early kernel queued behind this one may come now, once all blocks here have said so or left.
+__device__ __forceinline__ void launch_dependents() {
+#if PYBLAS_HAS_EARLY_LAUNCH
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// In an early kernel, before anything else of global memory is touched: the kernels ahead have ended, and what they
+// wrote is there.
+__device__ __forceinline__ void wait_for_predecessors() {
+#if PYBLAS_HAS_EARLY_LAUNCH
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Copies 4 or 16 bytes from global to shared memory, or writes zeros and reads nothing if valid is false. The data is
 // there for this thread after wait_copies(), for the block after a barrier behind it.
 template <int Bytes>
