@@ -74,6 +74,51 @@ __device__ __forceinline__ void wait_copies() {
 #endif
 }
 
+// Two floats rounded to the nearest 16-bit numbers, the first in the lower half of the word; and back.
+__device__ __forceinline__ uint32_t f16_pair(float first, float second) {
+    uint32_t word;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+#else
+    asm("{\n"
+        ".reg .b16 first, second;\n"
+        "cvt.rn.f16.f32 first, %1;\n"
+        "cvt.rn.f16.f32 second, %2;\n"
+        "mov.b32 %0, {first, second};\n"
+        "}"
+        : "=r"(word)
+        : "f"(first), "f"(second));
+#endif
+    return word;
+}
+
+__device__ __forceinline__ float2 floats_of_f16_pair(uint32_t word) {
+    float2 pair;
+    asm("{\n"
+        ".reg .b16 first, second;\n"
+        "mov.b32 {first, second}, %2;\n"
+        "cvt.f32.f16 %0, first;\n"
+        "cvt.f32.f16 %1, second;\n"
+        "}"
+        : "=f"(pair.x), "=f"(pair.y)
+        : "r"(word));
+    return pair;
+}
+
+__device__ __forceinline__ uint32_t bf16_pair(float first, float second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    uint32_t word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+    return word;
+#else
+    const auto rounded = [](float value) {
+        const uint32_t bits = __float_as_uint(value);
+        return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    };
+    return rounded(first) | rounded(second) << 16;
+#endif
+}
+
 } // namespace pyblas::ptx
 
 #endif

@@ -5,8 +5,11 @@
 //     op(B), k x n     column j  bf16x3: b = b0 + b1 + b2, no exponents, all of fp32's range
 //
 // Nothing past the last row or past k is ever read: the copies that bring planes to shared memory write zeros there.
+// A row of which the planes do not hold every element (numerics.md says when) is unfit; its planes mean nothing, and
+// the results that it enters are left to a kernel of FP32 multiply-adds.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -16,19 +19,28 @@ namespace pyblas {
 
 enum class Scheme : uint8_t { f16x2, bf16x3 };
 
-constexpr int plane_count(Scheme scheme) {
+PYBLAS_HOST_DEVICE constexpr int plane_count(Scheme scheme) {
     return scheme == Scheme::f16x2 ? 2 : 3;
 }
 
 constexpr int kLowPlaneBits = 11; // f16x2: the low plane counts 2^-11
 
-// A row's exponent lies between these, so that half of it, and half the sum of two, are exponents of normal floats.
+// A row's exponent is even and lies between these, so that half of it, and half the sum of two, are exponents of
+// normal floats. For an unfit row it is kUnfitRow instead.
 constexpr int kLeastPlaneExponent = -126, kMostPlaneExponent = 114;
+constexpr int32_t kUnfitRow = 1 << 20;
+
+// What packing knows of the magnitudes in a row: bits of the largest, and of the smallest that is not zero, less one.
+// Both compare as the numbers do; of a row of zeros they are 0 and 2^32 - 1.
+struct Extent {
+    uint32_t most, least;
+};
 
 // One operand. A row is a row of op(A), or a column of op(B).
 struct Planes {
     uint16_t *data;     // [batch][plane][row][ld]; hi, lo, or b0, b1, b2
-    int32_t *exponents; // [batch][row] for f16x2, otherwise null
+    int32_t *exponents; // [batch][row]; bf16x3: 0 or kUnfitRow
+    Extent *extents;    // [slice][batch][row], of packing alone
     int64_t rows, depth;
     int64_t batch; // 1 also where all products share the matrix
     int32_t count; // planes
@@ -37,42 +49,36 @@ struct Planes {
     PYBLAS_HOST_DEVICE int64_t plane() const { return rows * ld(); }
     PYBLAS_HOST_DEVICE int64_t matrix() const { return count * plane(); }
     PYBLAS_HOST_DEVICE int64_t shared_batch(int64_t index) const { return batch == 1 ? 0 : index; }
-};
-
-// What packing found, for the kernels queued behind it. They never look at elements to decide.
-struct Verdict {
-    uint32_t unfit; // 0: the planes hold every element, and their product may be taken
-    uint32_t reserved[63];
+    // Of k, whose extents are found side by side.
+    PYBLAS_HOST_DEVICE int slices() const { return depth > 64 * 32 ? 32 : static_cast<int>((depth + 63) / 64); }
 };
 
 // The workspace of one product or batch.
 struct PackedProduct {
-    Verdict *verdict;
     Planes a, b;
     size_t bytes;
 
     static PackedProduct of(const Problem &problem, Scheme scheme, void *workspace) {
         char *const base = static_cast<char *>(workspace);
         size_t bytes = 0;
-        const auto take = [&](size_t part) {
+        const auto take = [&](int64_t count, size_t size) {
             char *const start = base ? base + bytes : nullptr;
-            bytes += (part + 255) / 256 * 256;
+            bytes += (static_cast<size_t>(count) * size + 255) / 256 * 256;
             return start;
         };
-        const auto operand = [&](const Operand &source, int64_t rows) {
+        const auto operand = [&](const Operand &source, int64_t rows, bool contiguous_k) {
             const bool one = problem.batch == 1 || (!source.array && source.stride == 0);
-            Planes planes = {nullptr, nullptr, rows, problem.k, one ? 1 : problem.batch, plane_count(scheme)};
-            if (scheme == Scheme::f16x2)
-                planes.exponents = reinterpret_cast<int32_t *>(
-                    take(static_cast<size_t>(planes.batch * rows) * sizeof(*planes.exponents)));
-            planes.data = reinterpret_cast<uint16_t *>(
-                take(static_cast<size_t>(planes.batch * planes.matrix()) * sizeof(*planes.data)));
+            Planes planes = {nullptr, nullptr, nullptr, rows, problem.k, one ? 1 : problem.batch, plane_count(scheme)};
+            const int64_t all = planes.batch * rows;
+            planes.exponents = reinterpret_cast<int32_t *>(take(all, sizeof(int32_t)));
+            if (!contiguous_k)
+                planes.extents = reinterpret_cast<Extent *>(take(all * planes.slices(), sizeof(Extent)));
+            planes.data = reinterpret_cast<uint16_t *>(take(planes.batch * planes.matrix(), sizeof(uint16_t)));
             return planes;
         };
         PackedProduct packed = {};
-        packed.verdict = reinterpret_cast<Verdict *>(take(sizeof(Verdict)));
-        packed.a = operand(problem.a, problem.m);
-        packed.b = operand(problem.b, problem.n);
+        packed.a = operand(problem.a, problem.m, problem.transa == Op::T);
+        packed.b = operand(problem.b, problem.n, problem.transb == Op::N);
         packed.bytes = bytes;
         return packed;
     }

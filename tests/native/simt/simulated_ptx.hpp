@@ -24,4 +24,26 @@ void wait_copies() {
     simulator::wait_copies(Pending);
 }
 
+inline uint32_t f16_pair(float first, float second) {
+    const _Float16 pair[2] = {static_cast<_Float16>(first), static_cast<_Float16>(second)};
+    uint32_t word;
+    __builtin_memcpy(&word, pair, sizeof word);
+    return word;
+}
+
+inline float2 floats_of_f16_pair(uint32_t word) {
+    _Float16 pair[2];
+    __builtin_memcpy(pair, &word, sizeof word);
+    return {static_cast<float>(pair[0]), static_cast<float>(pair[1])};
+}
+
+inline uint32_t bf16_pair(float first, float second) {
+    const auto rounded = [](float value) {
+        uint32_t bits;
+        __builtin_memcpy(&bits, &value, sizeof bits);
+        return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    };
+    return rounded(first) | rounded(second) << 16;
+}
+
 } // namespace pyblas::ptx

@@ -28,6 +28,12 @@ struct alignas(8) float2 {
 struct alignas(16) float4 {
     float x, y, z, w;
 };
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
 inline float2 make_float2(float x, float y) {
     return {x, y};
 }
@@ -113,8 +119,22 @@ inline float __fmul_rn(float a, float b) {
 inline float __fadd_rn(float a, float b) {
     return a + b;
 }
+inline unsigned __float_as_uint(float value) {
+    unsigned bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+inline float __uint_as_float(unsigned bits) {
+    float value;
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
+}
 template <class T>
 T __ldg(const T *address) {
+    return *address;
+}
+template <class T>
+T __ldcs(const T *address) {
     return *address;
 }
 template <class T>

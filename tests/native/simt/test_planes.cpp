@@ -1,0 +1,405 @@
+// The packing kernels on the simulator, bit by bit against planes computed here in float64, and the results that are
+// left to FP32 multiply-adds: exactly those of unfit rows and columns. What the planes multiply to, summed exactly,
+// must stay within the share of each element's bound that splitting may take.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "simulator.hpp"
+#include "tensor/pack.hpp"
+
+namespace {
+
+using namespace pyblas;
+using simulator::Access;
+using simulator::Region;
+
+int failures = 0;
+
+uint64_t hash(uint64_t x) {
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+}
+
+// ---- cases ---------------------------------------------------------------------------------------------------------
+
+enum class Values { uniform, wide, wider, graded, integers, special, subnormal, huge, zeros };
+constexpr const char *kValueNames[] = {"uniform", "2^+-20",    "2^+-60", "graded", "integers",
+                                       "special", "subnormal", "huge",   "zeros"};
+enum class Batches { strided, shared_a, shared_b, negative, pointers };
+
+struct Case {
+    Op transa, transb;
+    int64_t m, n, k, batch;
+    Batches batches;
+    int64_t gap;
+    int offset;
+    Values values;
+    float alpha, beta;
+
+    std::string text() const {
+        char buffer[200];
+        std::snprintf(buffer, sizeof buffer, "%c%c %ldx%ldx%ld batch %ld (%d) gap %ld offset %d %s alpha %g beta %g",
+                      transa == Op::N ? 'N' : 'T', transb == Op::N ? 'N' : 'T', long(m), long(n), long(k), long(batch),
+                      int(batches), long(gap), offset, kValueNames[int(values)], double(alpha), double(beta));
+        return buffer;
+    }
+};
+
+float element(Values values, uint64_t seed, int64_t k, int64_t depth) {
+    const uint64_t random = hash(seed);
+    const float uniform = static_cast<float>(static_cast<int64_t>(random >> 40) - (1 << 23)) / (1 << 23);
+    switch (values) {
+    case Values::uniform:
+        break;
+    case Values::wide:
+        return std::ldexp(uniform, static_cast<int>(random % 41) - 20);
+    case Values::wider:
+        return std::ldexp(uniform, static_cast<int>(random % 121) - 60);
+    case Values::graded:
+        return std::ldexp(uniform, -static_cast<int>(30 * k / depth));
+    case Values::integers:
+        return static_cast<float>(static_cast<int>(random % 4097) - 2048);
+    case Values::special:
+        switch (random % 499) {
+        case 0:
+            return std::numeric_limits<float>::infinity();
+        case 1:
+            return std::numeric_limits<float>::quiet_NaN();
+        case 2:
+            return 1e-41f;
+        case 3:
+            return -0.0f;
+        }
+        break;
+    case Values::subnormal:
+        return std::ldexp(uniform, -127 - static_cast<int>(random % 20));
+    case Values::huge:
+        return uniform < 0 ? -std::numeric_limits<float>::max() : std::ldexp(uniform, 127);
+    case Values::zeros:
+        return random % 3 ? 0.0f : -0.0f;
+    }
+    return uniform;
+}
+
+// One operand and what lies round it.
+struct Matrices {
+    int64_t rows, columns, ld, stride, batch;
+    std::vector<float> memory;
+    float *first;
+
+    Matrices(int64_t rows_, int64_t columns_, int64_t gap, int offset, int64_t batch_, bool shared, bool negative)
+        : rows(rows_), columns(columns_), ld(rows_ + gap), stride(shared ? 0 : ld * columns_ + gap), batch(batch_) {
+        const int64_t span = stride * (batch - 1) + ld * columns;
+        memory.assign(static_cast<size_t>(span + offset + 16), std::numeric_limits<float>::quiet_NaN());
+        const auto misaligned = reinterpret_cast<uintptr_t>(memory.data()) / 4 % 4;
+        first = memory.data() + (4 - misaligned) % 4 + offset;
+        if (negative) {
+            first += stride * (batch - 1);
+            stride = -stride;
+        }
+    }
+    float &at(int64_t b, int64_t i, int64_t j) { return first[b * stride + i + j * ld]; }
+};
+
+// ---- planes, as numerics.md defines them --------------------------------------------------------------------------
+
+double rounded(double value, int bits, int least) { // to bits of significand, never finer than 2^least
+    if (value == 0)
+        return value;
+    const int unit = std::max(std::ilogb(value) - bits + 1, least);
+    return std::ldexp(std::nearbyint(std::ldexp(value, -unit)), unit);
+}
+double truncated(double value, int bits, int least) {
+    if (value == 0)
+        return value;
+    const int unit = std::max(std::ilogb(value) - bits + 1, least);
+    return std::ldexp(std::trunc(std::ldexp(value, -unit)), unit);
+}
+
+uint16_t f16_bits(double value) {
+    const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+    const double magnitude = std::fabs(value);
+    if (magnitude < std::ldexp(1.0, -14))
+        return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::ldexp(magnitude, 24)));
+    const int exponent = std::ilogb(magnitude);
+    return static_cast<uint16_t>(sign + ((exponent + 15) << 10) +
+                                 static_cast<int>(std::ldexp(magnitude, 10 - exponent)) - 1024);
+}
+uint16_t bf16_bits(double value) {
+    const auto single = static_cast<float>(value);
+    uint32_t bits;
+    std::memcpy(&bits, &single, sizeof bits);
+    return static_cast<uint16_t>(bits >> 16);
+}
+
+int32_t model_exponent(Scheme scheme, const std::vector<float> &row) {
+    double most = 0, least = std::numeric_limits<double>::infinity();
+    for (const float value : row) {
+        if (!std::isfinite(value))
+            return kUnfitRow;
+        const double magnitude = std::fabs(double(value));
+        most = std::max(most, magnitude);
+        if (magnitude > 0)
+            least = std::min(least, magnitude);
+    }
+    const auto k = static_cast<double>(row.size());
+    int exponent = 0, finest = -110;
+    if (scheme == Scheme::f16x2) {
+        finest = k < 128 ? -13 : std::max(-23, -13 - static_cast<int>(std::floor(std::log2(k / 8) / 2)));
+        if (most > 0) {
+            // a float's exponent field; subnormals all have the least
+            exponent = static_cast<int>(std::floor((std::max(std::ilogb(most), -127) - 13) / 2.0)) * 2;
+            exponent = std::max(exponent, kLeastPlaneExponent);
+        }
+    }
+    return least >= std::ldexp(1.0, exponent + finest) ? exponent : kUnfitRow;
+}
+
+struct Split {
+    double planes[3];
+    double value(Scheme scheme) const { // without the row's exponent
+        return scheme == Scheme::f16x2 ? planes[0] + std::ldexp(planes[1], -kLowPlaneBits)
+                                       : planes[0] + planes[1] + planes[2];
+    }
+};
+
+Split model_split(Scheme scheme, float value, int32_t exponent) {
+    Split split = {};
+    if (scheme == Scheme::f16x2) {
+        const double scaled = std::ldexp(double(value), -exponent);
+        split.planes[0] = rounded(scaled, 11, -24);
+        split.planes[1] = rounded(std::ldexp(scaled - split.planes[0], kLowPlaneBits), 11, -24);
+    } else {
+        split.planes[0] = truncated(value, 8, -133);
+        split.planes[1] = rounded(value - split.planes[0], 8, -133);
+        split.planes[2] = rounded(value - split.planes[0] - split.planes[1], 8, -133);
+    }
+    return split;
+}
+
+// ---- the check -----------------------------------------------------------------------------------------------------
+
+bool report(const Case &test, Scheme scheme, const std::string &what) {
+    std::printf("FAILED %s, %s: %s\n", scheme == Scheme::f16x2 ? "f16x2" : "bf16x3", test.text().c_str(), what.c_str());
+    ++failures;
+    return false;
+}
+
+// One operand's planes against the model; returns what they hold, row after row, and leaves exponents.
+bool check_planes(const Case &test, Scheme scheme, const char *name, const Planes &planes,
+                  const std::vector<std::vector<float>> &rows, std::vector<std::vector<Split>> *held) {
+    for (size_t row = 0; row < rows.size(); ++row) {
+        const int32_t exponent = model_exponent(scheme, rows[row]);
+        char text[160];
+        if (planes.exponents[row] != exponent) {
+            std::snprintf(text, sizeof text, "row %zu of %s has exponent %d, not %d", row, name, planes.exponents[row],
+                          exponent);
+            return report(test, scheme, text);
+        }
+        held->emplace_back();
+        if (exponent == kUnfitRow)
+            continue;
+        const auto batch = static_cast<int64_t>(row) / planes.rows, inside = static_cast<int64_t>(row) % planes.rows;
+        for (size_t k = 0; k < rows[row].size(); ++k) {
+            const Split split = model_split(scheme, rows[row][k], exponent);
+            for (int plane = 0; plane < planes.count; ++plane) {
+                const uint16_t got = planes.data[batch * planes.matrix() + plane * planes.plane() +
+                                                 inside * planes.ld() + static_cast<int64_t>(k)];
+                const uint16_t want =
+                    scheme == Scheme::f16x2 ? f16_bits(split.planes[plane]) : bf16_bits(split.planes[plane]);
+                const bool zeros = (got & 0x7fff) == 0 && (want & 0x7fff) == 0 && plane > 0;
+                if (got != want && !zeros) {
+                    std::snprintf(text, sizeof text, "%s(%zu, %zu) = %.9g, exponent %d: plane %d holds %04x, not %04x",
+                                  name, row, k, double(rows[row][k]), exponent, plane, got, want);
+                    return report(test, scheme, text);
+                }
+            }
+            held->back().push_back(split);
+        }
+    }
+    return true;
+}
+
+int unfit_rows = 0;
+
+bool check(const Case &test, Scheme scheme) {
+    const bool many = test.batch > 1;
+    Matrices a(test.transa == Op::N ? test.m : test.k, test.transa == Op::N ? test.k : test.m, test.gap, test.offset,
+               test.batch, many && test.batches == Batches::shared_a, many && test.batches == Batches::negative);
+    Matrices b(test.transb == Op::N ? test.k : test.n, test.transb == Op::N ? test.n : test.k, test.gap, test.offset,
+               test.batch, many && test.batches == Batches::shared_b, false);
+    Matrices c(test.m, test.n, test.gap, test.offset, test.batch, false, false);
+    const auto a_at = [&](int64_t batch, int64_t i, int64_t k) -> float & {
+        return test.transa == Op::N ? a.at(batch, i, k) : a.at(batch, k, i);
+    };
+    const auto b_at = [&](int64_t batch, int64_t k, int64_t j) -> float & {
+        return test.transb == Op::N ? b.at(batch, k, j) : b.at(batch, j, k);
+    };
+    uint64_t seed = hash(static_cast<uint64_t>(test.m * 7919 + test.n * 104729 + test.k + test.gap));
+    for (int64_t batch = 0; batch < test.batch; ++batch) {
+        for (int64_t k = 0; k < test.k; ++k) {
+            for (int64_t i = 0; i < test.m; ++i)
+                a_at(batch, i, k) = element(test.values, ++seed, k, test.k);
+            for (int64_t j = 0; j < test.n; ++j)
+                b_at(batch, k, j) = element(test.values, ++seed, test.k - 1 - k, test.k);
+        }
+        for (int64_t j = 0; j < test.n; ++j)
+            for (int64_t i = 0; i < test.m; ++i)
+                c.at(batch, i, j) = 1.0f;
+    }
+
+    Problem problem;
+    problem.transa = test.transa, problem.transb = test.transb;
+    problem.m = test.m, problem.n = test.n, problem.k = test.k, problem.batch = test.batch;
+    std::vector<void *> arrays[3];
+    Matrices *matrices[] = {&a, &b, &c};
+    Operand *operands[] = {&problem.a, &problem.b, &problem.c};
+    for (int i = 0; i < 3; ++i) {
+        operands[i]->data = matrices[i]->first;
+        operands[i]->ld = matrices[i]->ld;
+        operands[i]->stride = matrices[i]->stride;
+        for (int64_t batch = 0; batch < test.batch; ++batch)
+            arrays[i].push_back(&matrices[i]->at(batch, 0, 0));
+        if (test.batches == Batches::pointers)
+            operands[i]->array = arrays[i].data();
+    }
+    // alpha from the device, beta from the host
+    problem.alpha.device = &test.alpha;
+    problem.beta.value = test.beta;
+
+    const PackedProduct sizes = PackedProduct::of(problem, scheme, nullptr);
+    std::vector<double> workspace(sizes.bytes / sizeof(double) + 64);
+    auto *const start = reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(workspace.data()) + 255) / 256 * 256);
+    const PackedProduct packed = PackedProduct::of(problem, scheme, start);
+    {
+        const auto bytes = [](const std::vector<float> &memory) { return memory.size() * sizeof(float); };
+        const Region of_a(a.memory.data(), bytes(a.memory), Access::read, "A");
+        const Region of_b(b.memory.data(), bytes(b.memory), Access::read, "B");
+        const Region of_c(c.memory.data(), bytes(c.memory), Access::read_write, "C");
+        const Region of_workspace(start, sizes.bytes, Access::read_write, "the workspace",
+                                  simulator::Content::undefined);
+        const Region of_alpha(&test.alpha, sizeof(float), Access::read, "alpha");
+        const Region pointers_a(arrays[0].data(), arrays[0].size() * sizeof(void *), Access::read, "A's pointers");
+        const Region pointers_b(arrays[1].data(), arrays[1].size() * sizeof(void *), Access::read, "B's pointers");
+        const Region pointers_c(arrays[2].data(), arrays[2].size() * sizeof(void *), Access::read, "C's pointers");
+        const Launch launch_on = {nullptr, nullptr, start, sizes.bytes};
+        Status status = pack(problem, packed, scheme, launch_on);
+        if (status == kSuccess)
+            status = multiply_unfit(problem, packed, launch_on);
+        const simulator::Fault fault = simulator::take_fault();
+        if (fault.kind != simulator::FaultKind::none)
+            return report(test, scheme, std::string(simulator::fault_name(fault.kind)) + ": " + fault.text);
+        if (status != kSuccess)
+            return report(test, scheme, last_error_message());
+    }
+
+    std::vector<std::vector<float>> rows_a, rows_b;
+    for (int64_t batch = 0; batch < packed.a.batch; ++batch)
+        for (int64_t i = 0; i < test.m; ++i) {
+            rows_a.emplace_back();
+            for (int64_t k = 0; k < test.k; ++k)
+                rows_a.back().push_back(a_at(batch, i, k));
+        }
+    for (int64_t batch = 0; batch < packed.b.batch; ++batch)
+        for (int64_t j = 0; j < test.n; ++j) {
+            rows_b.emplace_back();
+            for (int64_t k = 0; k < test.k; ++k)
+                rows_b.back().push_back(b_at(batch, k, j));
+        }
+    if (test.alpha == 0) // nothing was packed, and nothing may have been stored
+        return std::all_of(c.memory.begin(), c.memory.end(), [](float x) { return std::isnan(x) || x == 1.0f; }) ||
+               report(test, scheme, "C was written though alpha is 0");
+    std::vector<std::vector<Split>> held_a, held_b;
+    if (!check_planes(test, scheme, "A", packed.a, rows_a, &held_a) ||
+        !check_planes(test, scheme, "B", packed.b, rows_b, &held_b))
+        return false;
+
+    const double u = std::ldexp(1.0, -24), k = static_cast<double>(test.k);
+    for (int64_t batch = 0; batch < test.batch; ++batch)
+        for (int64_t j = 0; j < test.n; ++j)
+            for (int64_t i = 0; i < test.m; ++i) {
+                const auto ra = static_cast<size_t>(packed.a.shared_batch(batch) * test.m + i);
+                const auto rb = static_cast<size_t>(packed.b.shared_batch(batch) * test.n + j);
+                const int32_t ea = packed.a.exponents[ra], eb = packed.b.exponents[rb];
+                const bool unfit = ea == kUnfitRow || eb == kUnfitRow;
+                unfit_rows += unfit;
+                double exact = 0, absolute = 0, product = 0;
+                for (size_t l = 0; l < rows_a[ra].size(); ++l) {
+                    const double term = double(rows_a[ra][l]) * double(rows_b[rb][l]);
+                    exact += term;
+                    absolute += std::fabs(term);
+                    if (unfit)
+                        continue;
+                    const Split &x = held_a[ra][l], &y = held_b[rb][l];
+                    if (scheme == Scheme::f16x2)
+                        product += x.planes[0] * y.planes[0] +
+                                   std::ldexp(x.planes[0] * y.planes[1] + x.planes[1] * y.planes[0], -kLowPlaneBits);
+                    else
+                        product += x.planes[0] * y.planes[0] + x.planes[0] * y.planes[1] + x.planes[1] * y.planes[0] +
+                                   x.planes[1] * y.planes[1] + x.planes[0] * y.planes[2] + x.planes[2] * y.planes[0];
+                }
+                const float got = c.at(batch, i, j);
+                if (unfit) {
+                    const double want = test.alpha * exact + test.beta;
+                    const double bound = (k + 2) * u * (std::fabs(test.alpha) * absolute + std::fabs(test.beta)) +
+                                         (k * std::fabs(test.alpha) + 2) * std::ldexp(1.0, -149);
+                    const bool overflows = std::fabs(test.alpha) * absolute >= std::ldexp(1.0, 127);
+                    const bool right = std::isnan(want)   ? std::isnan(got)
+                                       : std::isinf(want) ? double(got) == want
+                                                          : overflows || std::fabs(double(got) - want) <= bound;
+                    if (!right)
+                        return report(test, scheme, "an unfit result is wrong: " + std::to_string(got));
+                } else {
+                    if (got != 1.0f)
+                        return report(test, scheme, "a result that planes give was written");
+                    const double share = scheme == Scheme::bf16x3 ? 8 : test.k < 128 ? 8 : k / 4;
+                    product = std::ldexp(product, ea + eb);
+                    if (std::fabs(product - exact) > share * u * absolute * (1 + 1e-9) + std::ldexp(1.0, -149) * k)
+                        return report(test, scheme, "planes lose more than their share of the bound");
+                }
+            }
+    return true;
+}
+
+} // namespace
+
+int main() {
+    std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+    constexpr int64_t kSizes[][3] = {{1, 1, 1},     {3, 5, 7},     {33, 31, 64},  {32, 64, 65},
+                                     {130, 9, 257}, {5, 129, 128}, {64, 33, 500}, {2, 40, 1030},
+                                     {9, 3, 2050},  {1, 2, 8200},  {4, 36, 4100}, {40, 4, 513}};
+    constexpr Op kOps[] = {Op::N, Op::T};
+    int cases = 0;
+    const auto run = [&](const Case &test) {
+        for (const Scheme scheme : {Scheme::f16x2, Scheme::bf16x3}) {
+            ++cases;
+            simulator::settings.order = cases % 2 ? simulator::Order::ascending : simulator::Order::descending;
+            check(test, scheme);
+        }
+    };
+    for (const auto &[m, n, k] : kSizes)
+        for (const Op transa : kOps)
+            for (const Op transb : kOps)
+                for (int values = 0; values <= int(Values::zeros); ++values) {
+                    if (k > 600 && (values + (transa == Op::T) * 2 + (transb == Op::T)) % 4 != 0)
+                        continue;
+                    const int i = cases / 2;
+                    run({transa, transb, m, n, k, 1, Batches::strided, i % 3 ? i % 5 : i % 2 * 4, i % 7 < 4 ? 0 : i % 4,
+                         static_cast<Values>(values), 1.0f, i % 2 ? 0.0f : 0.5f});
+                }
+    for (const Batches batches :
+         {Batches::strided, Batches::shared_a, Batches::shared_b, Batches::negative, Batches::pointers})
+        for (const Op trans : kOps)
+            run({trans, trans, 35, 6, 70, 5, batches, 1, 1, Values::special, -0.5f, 1.0f});
+    for (const Op trans : kOps)
+        run({trans, trans, 35, 6, 70, 2, Batches::strided, 0, 0, Values::special, 0.0f, 0.5f});
+    std::printf("%d cases, %d unfit results, %d failures\n", cases, unfit_rows, failures);
+    return failures != 0 || unfit_rows == 0;
+}
