@@ -7,34 +7,45 @@ namespace pyblas {
 // A family joins the table here, and only here.
 #define PYBLAS_CPU_FAMILIES(X) X(cpu)
 #ifdef PYBLAS_HAVE_CUDA
-#define PYBLAS_GPU_FAMILIES(X)                                                                                         \
-    X(naive) X(coalesced) X(smem_tile) X(thread_tile_2d) X(warp_tile) X(split_k) X(skinny) X(small_batch)
+#define PYBLAS_LADDER_FAMILIES(X)                                                                                      \
+    X(naive)                                                                                                           \
+    X(coalesced)                                                                                                       \
+    X(smem_tile) X(thread_tile_1d) X(thread_tile_2d) X(vectorized) X(conflict_free) X(double_buffer) X(async_pipeline)
+#define PYBLAS_SHIPPED_FAMILIES(X) X(warp_tile) X(split_k) X(skinny) X(small_batch)
 #else
-#define PYBLAS_GPU_FAMILIES(X)
+#define PYBLAS_LADDER_FAMILIES(X)
+#define PYBLAS_SHIPPED_FAMILIES(X)
 #endif
 
 #define PYBLAS_DECLARE(family) KernelRows family##_rows();
 PYBLAS_CPU_FAMILIES(PYBLAS_DECLARE)
-PYBLAS_GPU_FAMILIES(PYBLAS_DECLARE)
+PYBLAS_LADDER_FAMILIES(PYBLAS_DECLARE)
+PYBLAS_SHIPPED_FAMILIES(PYBLAS_DECLARE)
 #undef PYBLAS_DECLARE
 
 namespace {
 
-// The families of one engine, so that a small CPU product does not walk past GPU rows.
-template <class Visit>
-bool visit_rows(Engine engine, Visit visit) {
+// Each walks some families in table order until visit(kernel) says true.
 #define PYBLAS_VISIT(family)                                                                                           \
     for (const Kernel &kernel : family##_rows())                                                                       \
         if (visit(kernel))                                                                                             \
             return true;
-    if (engine == Engine::cpu) {
-        PYBLAS_CPU_FAMILIES(PYBLAS_VISIT)
-    } else {
-        PYBLAS_GPU_FAMILIES(PYBLAS_VISIT)
-    }
-#undef PYBLAS_VISIT
+template <class Visit>
+bool visit_cpu(Visit visit) {
+    PYBLAS_CPU_FAMILIES(PYBLAS_VISIT)
     return false;
 }
+template <class Visit>
+bool visit_ladder([[maybe_unused]] Visit visit) {
+    PYBLAS_LADDER_FAMILIES(PYBLAS_VISIT)
+    return false;
+}
+template <class Visit>
+bool visit_shipped([[maybe_unused]] Visit visit) {
+    PYBLAS_SHIPPED_FAMILIES(PYBLAS_VISIT)
+    return false;
+}
+#undef PYBLAS_VISIT
 
 template <class Accept>
 const Kernel *find_row(Accept accept) {
@@ -45,7 +56,7 @@ const Kernel *find_row(Accept accept) {
         found = &kernel;
         return true;
     };
-    (void)(visit_rows(Engine::gpu, visit) || visit_rows(Engine::cpu, visit));
+    (void)(visit_ladder(visit) || visit_shipped(visit) || visit_cpu(visit));
     return found;
 }
 
@@ -87,7 +98,7 @@ Status select(const Problem &problem, const Device &device, size_t workspace_lim
         *selection = {forced, forced->cost(problem, device), 1};
         return kSuccess;
     }
-    visit_rows(device.engine, [&](const Kernel &kernel) {
+    const auto consider = [&](const Kernel &kernel) {
         if (illegal(kernel, problem, device, workspace_limit))
             return false;
         const double seconds = kernel.cost(problem, device);
@@ -97,7 +108,14 @@ Status select(const Problem &problem, const Device &device, size_t workspace_lim
         }
         ++selection->legal;
         return false;
-    });
+    };
+    if (device.engine == Engine::cpu) {
+        visit_cpu(consider);
+    } else {
+        visit_shipped(consider);
+        if (!selection->kernel) // the ladder is there to be called by name, and because naive is always legal
+            visit_ladder(consider);
+    }
     if (!selection->kernel)
         return fail(PYBLAS_STATUS_NOT_SUPPORTED, "no kernel serves the compute mode%s on this device",
                     problem.batch_invariant ? " with batch_invariant" : "");

@@ -15,7 +15,8 @@ struct Selection {
     int legal = 0;      // rows that could have run
 };
 
-// The legal kernel with the least predicted cost that needs no more workspace than there is, or the forced one.
+// The legal kernel with the least predicted cost that needs no more workspace than there is, or the forced one. The
+// ladder's steps are candidates only where no kernel that ships is legal.
 // A forced kernel that is not legal fails with the reason; without one, selection cannot fail.
 Status select(const Problem &problem, const Device &device, size_t workspace_limit, const Kernel *forced,
               Selection *selection);

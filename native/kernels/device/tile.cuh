@@ -14,7 +14,8 @@ namespace pyblas {
 template <int BM_, int BN_, int BK_, int TM_, int TN_>
 struct BlockTile {
     static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
-    static constexpr int kThreads = (BM / TM) * (BN / TN);
+    static constexpr int kThreadsM = BM / TM, kThreadsN = BN / TN;
+    static constexpr int kThreads = kThreadsM * kThreadsN;
     static_assert(BM % TM == 0 && BN % TN == 0, "threads tile the block");
     static_assert(kThreads % 32 == 0 && kThreads <= 1024, "whole warps, no more than a block can have");
 };

@@ -23,7 +23,7 @@ namespace {
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 2)
     thread_tile_2d(__grid_constant__ const Problem problem, const TileGrid grid) {
-    constexpr int kThreadsM = Tile::BM / Tile::TM, kThreadsN = Tile::BN / Tile::TN;
+    constexpr int kThreadsM = Tile::kThreadsM, kThreadsN = Tile::kThreadsN;
 
     // place
     const TilePlace place = place_tile(grid);
