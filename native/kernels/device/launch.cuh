@@ -16,6 +16,7 @@ struct Grid {
     int shared_bytes; // dynamic
     CUstream_st *stream;
     bool early = false; // blocks may come before the kernels ahead end, and wait for them themselves; from sm_90 on
+    int cluster = 1;    // blocks side by side that share their memory; divides blocks; from sm_90 on
 };
 
 constexpr int kSharedWithoutOptIn = 48 * 1024;
@@ -64,11 +65,16 @@ Status launch(const Grid &grid, const Arguments &...arguments) {
     config.blockDim = dim3(static_cast<unsigned>(grid.threads));
     config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
     config.stream = grid.stream;
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &early;
-    config.numAttrs = grid.early ? 1 : 0;
+    cudaLaunchAttribute attributes[2] = {};
+    config.attrs = attributes;
+    if (grid.early) {
+        attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (grid.cluster > 1) {
+        attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        attributes[config.numAttrs++].val.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
+    }
     const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
     if (error != cudaSuccess)
         cudaGetLastError(); // or the next caller of the runtime would find it

@@ -17,14 +17,14 @@ namespace pyblas::ptx {
 #endif
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define PYBLAS_HAS_EARLY_LAUNCH 1
+#define PYBLAS_HAS_SM90 1
 #else
-#define PYBLAS_HAS_EARLY_LAUNCH 0
+#define PYBLAS_HAS_SM90 0
 #endif
 
 // Blocks of an early kernel queued behind this one may come now, once all blocks here have said so or left.
 __device__ __forceinline__ void launch_dependents() {
-#if PYBLAS_HAS_EARLY_LAUNCH
+#if PYBLAS_HAS_SM90
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
@@ -32,7 +32,7 @@ __device__ __forceinline__ void launch_dependents() {
 // In an early kernel, before anything else of global memory is touched: the kernels ahead have ended, and what they
 // wrote is there.
 __device__ __forceinline__ void wait_for_predecessors() {
-#if PYBLAS_HAS_EARLY_LAUNCH
+#if PYBLAS_HAS_SM90
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -72,6 +72,36 @@ __device__ __forceinline__ void wait_copies() {
 #if PYBLAS_HAS_ASYNC_COPY
     asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 #endif
+}
+
+// ---- clusters: blocks that run side by side and see each other's shared memory; from sm_90 on
+// ------------------------
+
+// All threads of the cluster meet: what one did before it arrived, the others see after they have waited.
+__device__ __forceinline__ void arrive_at_cluster() {
+#if PYBLAS_HAS_SM90
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_cluster() {
+#if PYBLAS_HAS_SM90
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// Two words of another block's shared memory, which lie where shared does in this one.
+template <class T>
+__device__ __forceinline__ T load_from_block(const T *shared, int block) {
+    static_assert(sizeof(T) == 8, "two words");
+    uint64_t bits = 0;
+#if PYBLAS_HAS_SM90
+    uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+    asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(block));
+    asm volatile("ld.shared::cluster.b64 %0, [%1];" : "=l"(bits) : "r"(address) : "memory");
+#endif
+    T value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
 // Two floats rounded to the nearest 16-bit numbers, the first in the lower half of the word; and back.

@@ -11,6 +11,7 @@
 #include "pack.hpp"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "../device/launch.cuh"
 #include "../device/ptx.cuh"
@@ -30,6 +31,9 @@ struct Source {
     int64_t tiles_x;     // of one matrix: blocks, or of a measuring launch, blocks of one slice
     int64_t blocks;      // of all matrices
     int64_t slice_depth; // of k, in one slice
+    bool measured;       // contiguous x: extents are there already
+    int64_t pieces;      // contiguous x: blocks along k, a cluster if they measure
+    int piece_depth;
 };
 
 // ---- what a row's extent says --------------------------------------------------------------------------------------
@@ -115,7 +119,7 @@ __device__ __forceinline__ void pack_rows(const Source &source, int64_t number) 
     const int64_t batch = number / source.tiles_x;
     const int64_t row =
         (number - batch * source.tiles_x) * (kThreads >> source.team_bits) + (thread >> source.team_bits);
-    const bool exists = row < planes.rows;
+    const bool exists = row < planes.rows && batch < planes.batch; // whole clusters can have blocks too many
     const int64_t depth = exists ? planes.depth : 0;
     const float *const data = exists ? source.matrix.matrix(batch) + row * source.matrix.ld : nullptr;
     const bool wide = reinterpret_cast<uintptr_t>(data) % 16 == 0;
@@ -181,7 +185,9 @@ __device__ __forceinline__ void pack_rows(const Source &source, int64_t number) 
 // ---- contiguous along x --------------------------------------------------------------------------------------------
 
 constexpr int kMeasuredX = 128; // of x, in a measuring block: four for each lane
-constexpr int kTurnedX = 32, kTurnedK = 256;
+constexpr int kTurnedX = 32;
+constexpr int kTurnedK = 256;       // of a piece, if columns were measured before
+constexpr int kMostHeldK = 8 * 512; // of all pieces of a column, if the blocks of a cluster measure them
 
 __device__ __forceinline__ bool wide_quads(const float *corner, int64_t ld, int64_t x_left) {
     return reinterpret_cast<uintptr_t>(corner) % 16 == 0 && ld % 4 == 0 && x_left % 4 == 0;
@@ -241,65 +247,94 @@ __device__ __forceinline__ constexpr int turned(int x, int k) {
     return k * kTurnedX + (((x / 4) ^ (k / 8 % 8)) * 4) + x % 4;
 }
 
+// The extents of 32 columns, one to a lane of the first warp. smem has a row for each warp.
+__device__ __forceinline__ Extent of_all_warps(Extent (*smem)[kTurnedX], const Extent &mine) {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    smem[warp][lane] = mine;
+    __syncthreads();
+    Extent extent = mine;
+    if (warp == 0)
+        for (int i = 1; i < kWarps; ++i)
+            include(&extent, smem[i][lane]);
+    return extent;
+}
+
 template <Scheme scheme>
 __device__ __forceinline__ void pack_columns(const Source &source, int64_t number) {
-    __shared__ __align__(16) float smem[kTurnedK * kTurnedX];
     __shared__ Extent smem_extents[kWarps][kTurnedX];
+    __shared__ Extent smem_block[kTurnedX];
     __shared__ float smem_factors[kTurnedX];
     constexpr int kPlanes = plane_count(scheme);
     // place
+    float *const smem = reinterpret_cast<float *>(dynamic_shared());
     const Planes &planes = source.planes;
     const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-    const int64_t pieces = (planes.depth + kTurnedK - 1) / kTurnedK;
-    const int64_t column = number / pieces, k0 = (number - column * pieces) * kTurnedK;
+    const int64_t column = number / source.pieces, k0 = (number - column * source.pieces) * source.piece_depth;
     const int64_t batch = column / source.tiles_x, x0 = (column - batch * source.tiles_x) * kTurnedX;
     const int x_left = planes.rows - x0 < kTurnedX ? static_cast<int>(planes.rows - x0) : kTurnedX;
-    const int k_left = planes.depth - k0 < kTurnedK ? static_cast<int>(planes.depth - k0) : kTurnedK;
-    const float *const corner = source.matrix.matrix(batch) + x0 + k0 * source.matrix.ld;
+    const int64_t left = planes.depth > k0 ? planes.depth - k0 : 0;
+    const int k_left = left < source.piece_depth ? static_cast<int>(left) : source.piece_depth;
+    const int k_end = (k_left + 63) / 64 * 64; // zeros fill up the last 64
+    const float *const corner = source.matrix.matrix(batch) + x0 + (k_left > 0 ? k0 * source.matrix.ld : 0);
 
     // load
     if (wide_quads(corner, source.matrix.ld, x_left)) {
         constexpr int kAcross = kTurnedX / 4;
         const int x = thread % kAcross * 4;
-#pragma unroll
-        for (int k = thread / kAcross; k < kTurnedK; k += kThreads / kAcross) {
+#pragma unroll 8
+        for (int k = thread / kAcross; k < k_end; k += kThreads / kAcross) {
             const bool inside = x < x_left && k < k_left;
             ptx::copy_async<16>(smem + turned(x, k), inside ? corner + x + k * source.matrix.ld : corner, inside);
         }
     } else {
 #pragma unroll 8
-        for (int k = warp; k < kTurnedK; k += kWarps) {
+        for (int k = warp; k < k_end; k += kWarps) {
             const bool inside = lane < x_left && k < k_left;
             ptx::copy_async<4>(smem + turned(lane, k), inside ? corner + lane + k * source.matrix.ld : corner, inside);
         }
     }
     ptx::commit_copies();
 
-    // the whole column's extent, from all slices
+    // measure, or take what was measured before
     Extent extent = no_extent();
-    const Extent *const extents = planes.extents + batch * planes.rows + x0;
-    if (lane < x_left)
-        for (int slice = warp; slice < planes.slices(); slice += kWarps)
-            include(&extent, extents[slice * planes.batch * planes.rows + lane]);
-    smem_extents[warp][lane] = extent;
-    __syncthreads();
+    if (source.measured) {
+        const Extent *const extents = planes.extents + batch * planes.rows + x0;
+        if (lane < x_left)
+            for (int slice = warp; slice < planes.slices(); slice += kWarps)
+                include(&extent, extents[slice * planes.batch * planes.rows + lane]);
+        extent = of_all_warps(smem_extents, extent);
+        ptx::wait_copies<0>();
+    } else {
+        ptx::wait_copies<0>();
+        __syncthreads();
+#pragma unroll 8
+        for (int k = warp; k < k_end; k += kWarps)
+            include(&extent, smem[turned(lane, k)]);
+        extent = of_all_warps(smem_extents, extent);
+        if (warp == 0)
+            smem_block[lane] = extent;
+        ptx::arrive_at_cluster();
+        ptx::wait_for_cluster();
+        // a warp for each block
+        if (warp < source.pieces)
+            extent = ptx::load_from_block(smem_block + lane, warp);
+        ptx::arrive_at_cluster(); // nobody leaves while its extents may be read
+        extent = of_all_warps(smem_extents, extent);
+    }
     if (warp == 0) {
-        for (int i = 1; i < kWarps; ++i)
-            include(&extent, smem_extents[i][lane]);
         const int32_t exponent = row_exponent<scheme>(extent, source.least_exponent);
         smem_factors[lane] = row_factor<scheme>(exponent);
         if (k0 == 0 && lane < x_left)
             planes.exponents[batch * planes.rows + x0 + lane] = exponent;
     }
-    ptx::wait_copies<0>();
     __syncthreads();
 
     // split and store: eight lanes side by side write 64 of k of one column
     uint16_t *const target = planes.data + batch * planes.matrix() + x0 * planes.ld() + k0;
-#pragma unroll
-    for (int task = warp; task < kTurnedX / 4 * (kTurnedK / 64); task += kWarps) {
+#pragma unroll 2
+    for (int task = warp; task < kTurnedX / 4 * (k_end / 64); task += kWarps) {
         const int x = task % (kTurnedX / 4) * 4 + lane / 8, k = task / (kTurnedX / 4) * 64 + lane % 8 * 8;
-        if (k - lane % 8 * 8 >= k_left || x >= x_left)
+        if (x >= x_left)
             continue;
         const float factor = smem_factors[x];
         uint32_t words[4][kPlanes];
@@ -311,6 +346,8 @@ __device__ __forceinline__ void pack_columns(const Source &source, int64_t numbe
             *reinterpret_cast<uint4 *>(target + plane * planes.plane() + x * planes.ld() + k) =
                 uint4{words[0][plane], words[1][plane], words[2][plane], words[3][plane]};
     }
+    if (!source.measured)
+        ptx::wait_for_cluster();
 }
 
 // ---- launches ------------------------------------------------------------------------------------------------------
@@ -318,6 +355,8 @@ __device__ __forceinline__ void pack_columns(const Source &source, int64_t numbe
 __global__ void __launch_bounds__(kThreads)
     measure(const Scalar alpha, __grid_constant__ const Source a, __grid_constant__ const Source b) {
     const int64_t number = block_number();
+    ptx::launch_dependents();
+    ptx::wait_for_predecessors();
     if (number >= a.blocks + b.blocks || alpha.load() == 0.0f)
         return;
     const bool second = number >= a.blocks;
@@ -328,6 +367,8 @@ template <Scheme scheme>
 __global__ void __launch_bounds__(kThreads)
     pack_planes(const Scalar alpha, __grid_constant__ const Source a, __grid_constant__ const Source b) {
     int64_t number = block_number();
+    ptx::launch_dependents();
+    ptx::wait_for_predecessors();
     if (number >= a.blocks + b.blocks || alpha.load() == 0.0f)
         return;
     const bool second = number >= a.blocks;
@@ -369,6 +410,16 @@ void cover(Source *source, int64_t side, int64_t depth) {
     source->blocks = source->tiles_x * source->planes.batch * depth;
 }
 
+// Blocks of a cluster that hold whole columns between them, 64 of k at least in each; 0: they cannot.
+int cluster_of(int64_t depth, const Device &device) {
+    if (device.sm < 90 || depth > kMostHeldK)
+        return 0;
+    int blocks = 1;
+    while (blocks < 8 && blocks * 64 < depth)
+        blocks *= 2;
+    return blocks;
+}
+
 } // namespace
 
 Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, const Launch &launch_on) {
@@ -376,20 +427,39 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
         return kSuccess;
     Source sources[] = {source_of(problem.a, packed.a, problem.transa == Op::T, scheme),
                         source_of(problem.b, packed.b, problem.transb == Op::N, scheme)};
-    for (Source &source : sources)
-        if (!source.contiguous_k)
-            cover(&source, kMeasuredX, source.planes.slices());
-    if (const int64_t blocks = sources[0].blocks + sources[1].blocks)
-        PYBLAS_TRY(launch<measure>({blocks, kThreads, 0, launch_on.stream}, problem.alpha, sources[0], sources[1]));
-    for (Source &source : sources) {
-        if (source.contiguous_k)
-            cover(&source, kThreads >> source.team_bits, 1);
-        else
-            cover(&source, kTurnedX, (source.planes.depth + kTurnedK - 1) / kTurnedK);
+    const bool turns = !sources[0].contiguous_k || !sources[1].contiguous_k;
+    const int cluster = turns ? cluster_of(problem.k, *launch_on.device) : 1;
+    Grid grid = {0, kThreads, 0, launch_on.stream, launch_on.device->sm >= 90};
+    if (cluster == 0) {
+        for (Source &source : sources)
+            if (!source.contiguous_k)
+                cover(&source, kMeasuredX, source.planes.slices());
+        grid.blocks = sources[0].blocks + sources[1].blocks;
+        PYBLAS_TRY(launch<measure>(grid, problem.alpha, sources[0], sources[1]));
     }
-    const Grid grid = {sources[0].blocks + sources[1].blocks, kThreads, 0, launch_on.stream};
-    return scheme == Scheme::f16x2 ? launch<pack_planes<Scheme::f16x2>>(grid, problem.alpha, sources[0], sources[1])
-                                   : launch<pack_planes<Scheme::bf16x3>>(grid, problem.alpha, sources[0], sources[1]);
+    grid.cluster = std::max(1, cluster);
+    for (Source &source : sources) {
+        if (source.contiguous_k) {
+            cover(&source, kThreads >> source.team_bits, 1);
+            source.blocks = (source.blocks + grid.cluster - 1) / grid.cluster * grid.cluster;
+            continue;
+        }
+        source.measured = cluster == 0;
+        source.pieces = cluster > 0 ? cluster : (problem.k + kTurnedK - 1) / kTurnedK;
+        source.piece_depth =
+            cluster > 0 ? static_cast<int>((problem.k + 64 * cluster - 1) / (64 * cluster)) * 64 : kTurnedK;
+        cover(&source, kTurnedX, source.pieces);
+        grid.shared_bytes = source.piece_depth * kTurnedX * static_cast<int>(sizeof(float));
+    }
+    grid.blocks = sources[0].blocks + sources[1].blocks;
+    const auto start = [&](auto kernel) {
+        if (grid.shared_bytes > kSharedWithoutOptIn)
+            PYBLAS_TRY(allow_shared<kernel.value>(kMostHeldK / 8 * kTurnedX * static_cast<int>(sizeof(float))));
+        return launch<kernel.value>(grid, problem.alpha, sources[0], sources[1]);
+    };
+    using Planes2 = std::integral_constant<decltype(&pack_planes<Scheme::f16x2>), &pack_planes<Scheme::f16x2>>;
+    using Planes3 = std::integral_constant<decltype(&pack_planes<Scheme::bf16x3>), &pack_planes<Scheme::bf16x3>>;
+    return scheme == Scheme::f16x2 ? start(Planes2{}) : start(Planes3{});
 }
 
 } // namespace pyblas

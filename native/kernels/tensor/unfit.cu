@@ -49,6 +49,8 @@ template <bool ContiguousM, bool ContiguousN>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     unfit(__grid_constant__ const Problem problem, const TileGrid grid, const Marks rows, const Marks columns) {
     // place
+    ptx::launch_dependents();
+    ptx::wait_for_predecessors();
     const TilePlace place = place_tile(grid);
     const Epilogue scalars(problem);
     if (!place.exists || scalars.depth() == 0) // without depth nothing was packed, and nothing left out
@@ -89,8 +91,9 @@ Status start(const Problem &problem, const PackedProduct &packed, const Launch &
     const int bytes = Parts::bytes(folds<Tile>(problem));
     if (bytes > kSharedWithoutOptIn)
         PYBLAS_TRY((allow_shared<unfit<ContiguousM, ContiguousN>>(Parts::bytes(true))));
-    return launch<unfit<ContiguousM, ContiguousN>>({grid.blocks, Tile::kThreads, bytes, launch_on.stream}, problem,
-                                                   grid, Marks::of(packed.a), Marks::of(packed.b));
+    const bool early = launch_on.device->sm >= 90;
+    return launch<unfit<ContiguousM, ContiguousN>>({grid.blocks, Tile::kThreads, bytes, launch_on.stream, early},
+                                                   problem, grid, Marks::of(packed.a), Marks::of(packed.b));
 }
 
 } // namespace

@@ -24,6 +24,16 @@ void wait_copies() {
     simulator::wait_copies(Pending);
 }
 
+// Clusters are single blocks here.
+inline void arrive_at_cluster() {}
+inline void wait_for_cluster() {
+    __syncthreads();
+}
+template <class T>
+T load_from_block(const T *shared, int) {
+    return *shared;
+}
+
 inline uint32_t f16_pair(float first, float second) {
     const _Float16 pair[2] = {static_cast<_Float16>(first), static_cast<_Float16>(second)};
     uint32_t word;

@@ -289,7 +289,9 @@ bool check(const Case &test, Scheme scheme) {
         const Region pointers_a(arrays[0].data(), arrays[0].size() * sizeof(void *), Access::read, "A's pointers");
         const Region pointers_b(arrays[1].data(), arrays[1].size() * sizeof(void *), Access::read, "B's pointers");
         const Region pointers_c(arrays[2].data(), arrays[2].size() * sizeof(void *), Access::read, "C's pointers");
-        const Launch launch_on = {nullptr, nullptr, start, sizes.bytes};
+        Device device;
+        device.sm = test.k <= 64 ? 90 : 80; // clusters of one block are all that the simulator has
+        const Launch launch_on = {&device, nullptr, start, sizes.bytes};
         Status status = pack(problem, packed, scheme, launch_on);
         if (status == kSuccess)
             status = multiply_unfit(problem, packed, launch_on);
