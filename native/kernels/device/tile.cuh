@@ -64,8 +64,7 @@ struct TilePlace {
 // Bands of Band tile rows are walked column by column, so that blocks running at the same time share rows of A and
 // columns of B in L2.
 template <int Band = 16>
-__device__ __forceinline__ TilePlace place_tile(const TileGrid &grid) {
-    const int64_t number = block_number();
+__device__ __forceinline__ TilePlace place_tile(const TileGrid &grid, int64_t number) {
     const int64_t each = grid.rows * grid.columns;
     const int64_t batch = number / each;
     const int64_t inside = number - batch * each;
@@ -76,6 +75,11 @@ __device__ __forceinline__ TilePlace place_tile(const TileGrid &grid) {
     const int64_t step = inside - band * Band * grid.columns;
     const int64_t column = step / height;
     return {batch, first + step - column * height, column, number < grid.blocks};
+}
+
+template <int Band = 16>
+__device__ __forceinline__ TilePlace place_tile(const TileGrid &grid) {
+    return place_tile<Band>(grid, block_number());
 }
 
 // Coefficients of a prediction, measured for each tile.

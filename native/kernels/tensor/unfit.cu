@@ -1,14 +1,17 @@
 // unfit: what a product of planes leaves out. A row of op(A), or column of op(B), of which planes cannot hold every
 // element spoils the results that it enters; those, and no others, are computed here by FP32 multiply-adds.
 //
-//            columns of C          a block looks at the exponents of its 128 rows and 128 columns, and leaves at once
-//          . . x . . . . .         if all of them fit, which is nearly always so. Otherwise it walks k as warp_tile
-//    rows  . . x . . . . .         does, and stores the results marked x.
-//          x x x x x x x x
+//            columns of C          blocks go round the 128 x 128 tiles of C and look at the exponents of their rows and
+//          . . x . . . . .         columns, eight tiles at a time; nearly always that is all. In a tile with a few
+//          unfit
+//    rows  . . x . . . . .         rows or columns these are multiplied one by one with the other operand; a tile with
+//          x x x x x x x x         more is walked as in warp_tile. The results marked x are stored.
 //
-// So nobody counts or waits: a result depends on its own row and column alone. Threads, memory and refusals as
+// So nobody counts or waits, and what runs depends on values alone. Threads, memory and refusals as
 // warp_tile_128x128x16.
 #include "pack.hpp"
+
+#include <algorithm>
 
 #include "../device/epilogue.cuh"
 #include "../device/launch.cuh"
@@ -18,6 +21,10 @@ namespace pyblas {
 namespace {
 
 using Tile = Tile128;
+constexpr int kThreads = Tile::kThreads, kWarps = kThreads / 32, kSide = Tile::BM;
+constexpr int kFew = 4;      // unfit rows and columns of a tile that are taken one by one
+constexpr int kDepth = 1024; // of k, of those in shared memory at a time
+static_assert(Tile::BM == Tile::BN && kThreads == 2 * kSide, "a thread for each half of each line");
 
 // Which rows of one operand are unfit.
 struct Marks {
@@ -30,44 +37,155 @@ struct Marks {
     }
 };
 
-// Whether one of Side neighbours is unfit. Each warp looks for itself.
-template <int Side>
-__device__ __forceinline__ bool any_unfit(const Marks &marks, int64_t batch, int64_t x0, int64_t extent) {
+// How many of a tile's rows or columns are unfit, found by one warp.
+__device__ __forceinline__ int count_unfit(const Marks &marks, int64_t batch, int64_t x0, int64_t extent) {
     int found = 0;
 #pragma unroll
-    for (int i = 0; i < Side / 32; ++i) {
+    for (int i = 0; i < kSide / 32; ++i) {
         const int64_t x = x0 + static_cast<int>(threadIdx.x) % 32 + 32 * i;
-        found |= x < extent && marks.unfit(batch, x);
+        found += x < extent && marks.unfit(batch, x);
     }
 #pragma unroll
     for (int flip = 16; flip > 0; flip /= 2)
-        found |= __shfl_xor_sync(0xffffffff, found, flip);
-    return found != 0;
+        found += __shfl_xor_sync(0xffffffff, found, flip);
+    return found;
+}
+
+// ---- a few lines of one operand times a side of the other ----------------------------------------------------------
+
+// Sums in shared memory, [half][line][x]; the second half only where x is contiguous.
+constexpr int kSums = kFew * kSide;
+
+// x is contiguous: a thread for each x and half of k.
+__device__ __forceinline__ void multiply_across(const View &other, int left, const float *smem_lines, int64_t k0,
+                                                int depth, float (&sums)[kFew]) {
+    const int x = static_cast<int>(threadIdx.x) % kSide;
+    if (x >= left)
+        return;
+#pragma unroll 8
+    for (int k = static_cast<int>(threadIdx.x) / kSide; k < depth; k += 2) {
+        const float value = *other.at(x, k0 + k);
+#pragma unroll
+        for (int line = 0; line < kFew; ++line)
+            sums[line] = fmaf(smem_lines[line * kDepth + k], value, sums[line]);
+    }
+}
+
+// k is contiguous: a warp for 16 x, lanes along k.
+constexpr int kOfWarp = kSide / kWarps;
+
+__device__ __forceinline__ void multiply_along(const View &other, int left, const float *smem_lines, int64_t k0,
+                                               int depth, float (&sums)[kOfWarp][kFew]) {
+    const int x0 = static_cast<int>(threadIdx.x) / 32 * kOfWarp;
+#pragma unroll 1
+    for (int k = static_cast<int>(threadIdx.x) % 32; k < depth; k += 32) {
+        float lines[kFew];
+#pragma unroll
+        for (int line = 0; line < kFew; ++line)
+            lines[line] = smem_lines[line * kDepth + k];
+#pragma unroll
+        for (int x = 0; x < kOfWarp; ++x) {
+            const float value = x0 + x < left ? *other.at(x0 + x, k0 + k) : 0.0f;
+#pragma unroll
+            for (int line = 0; line < kFew; ++line)
+                sums[x][line] = fmaf(lines[line], value, sums[x][line]);
+        }
+    }
+}
+
+// The lines of one operand that xs counts, times left neighbours of the other from its corner on. The result of a line
+// and x is smem_sums[line * kSide + x].
+template <bool ContiguousX>
+__device__ __forceinline__ void multiply_lines(const View &view, const int64_t *xs, int count, const View &other,
+                                               int left, int64_t depth, float *smem_lines, float *smem_sums) {
+    const int thread = static_cast<int>(threadIdx.x);
+    float sums[ContiguousX ? 1 : kOfWarp][kFew] = {};
+    for (int64_t k0 = 0; k0 < depth; k0 += kDepth) {
+        const int k_left = part(depth - k0, kDepth);
+        __syncthreads();
+#pragma unroll
+        for (int line = 0; line < kFew; ++line)
+            for (int k = thread; k < kDepth; k += kThreads)
+                smem_lines[line * kDepth + k] = line < count && k < k_left ? *view.at(xs[line], k0 + k) : 0.0f;
+        __syncthreads();
+        if constexpr (ContiguousX)
+            multiply_across(other, left, smem_lines, k0, k_left, sums[0]);
+        else
+            multiply_along(other, left, smem_lines, k0, k_left, sums);
+    }
+    if constexpr (ContiguousX) {
+#pragma unroll
+        for (int line = 0; line < kFew; ++line)
+            smem_sums[thread / kSide * kSums + line * kSide + thread % kSide] = sums[0][line];
+        __syncthreads();
+        for (int i = thread; i < kSums; i += kThreads)
+            smem_sums[i] += smem_sums[kSums + i];
+    } else {
+#pragma unroll
+        for (int x = 0; x < kOfWarp; ++x)
+#pragma unroll
+            for (int line = 0; line < kFew; ++line) {
+                float sum = sums[x][line];
+#pragma unroll
+                for (int flip = 16; flip > 0; flip /= 2)
+                    sum += __shfl_xor_sync(0xffffffff, sum, flip);
+                if (thread % 32 == 0)
+                    smem_sums[line * kSide + thread / 32 * kOfWarp + x] = sum;
+            }
+    }
+    __syncthreads();
+}
+
+// ---- a tile --------------------------------------------------------------------------------------------------------
+
+// The first few unfit neighbours from x0 on.
+__device__ __forceinline__ void list_unfit(const Marks &marks, int64_t batch, int64_t x0, int left, int64_t *smem_xs) {
+    if (threadIdx.x == 0) {
+        int count = 0;
+        for (int x = 0; x < left && count < kFew; ++x)
+            if (marks.unfit(batch, x0 + x))
+                smem_xs[count++] = x0 + x;
+    }
+    __syncthreads();
 }
 
 template <bool ContiguousM, bool ContiguousN>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
-    unfit(__grid_constant__ const Problem problem, const TileGrid grid, const Marks rows, const Marks columns) {
-    // place
-    ptx::launch_dependents();
-    ptx::wait_for_predecessors();
-    const TilePlace place = place_tile(grid);
-    const Epilogue scalars(problem);
-    if (!place.exists || scalars.depth() == 0) // without depth nothing was packed, and nothing left out
-        return;
-    const int64_t block_row = place.row * Tile::BM, block_column = place.column * Tile::BN;
-    const bool any_row = any_unfit<Tile::BM>(rows, place.batch, block_row, problem.m);
-    if (!any_unfit<Tile::BN>(columns, place.batch, block_column, problem.n) && !any_row)
-        return;
+__device__ __forceinline__ void few(const Problem &problem, const Epilogue &epilogue, const TilePlace &place,
+                                    const Marks &rows, const Marks &columns, int row_count, int column_count) {
+    __shared__ int64_t smem_xs[kFew];
+    float *const smem_lines = reinterpret_cast<float *>(dynamic_shared());
+    float *const smem_sums = smem_lines + kFew * kDepth;
+    const int64_t row = place.row * kSide, column = place.column * kSide;
+    const int m_left = part(problem.m - row, kSide), n_left = part(problem.n - column, kSide);
+    const View a = view_a(problem, place.batch), b = view_b(problem, place.batch);
+    float *const c = problem.c.matrix(place.batch);
+    if (row_count > 0) {
+        list_unfit(rows, place.batch, row, m_left, smem_xs);
+        multiply_lines<ContiguousN>(a, smem_xs, row_count, {b.at(column, 0), b.step_x, b.step_k}, n_left,
+                                    epilogue.depth(), smem_lines, smem_sums);
+        for (int i = static_cast<int>(threadIdx.x); i < row_count * kSide; i += kThreads)
+            if (i % kSide < n_left)
+                epilogue.store(c + smem_xs[i / kSide] + (column + i % kSide) * problem.c.ld, smem_sums[i]);
+        __syncthreads();
+    }
+    if (column_count > 0) {
+        list_unfit(columns, place.batch, column, n_left, smem_xs);
+        multiply_lines<ContiguousM>(b, smem_xs, column_count, {a.at(row, 0), a.step_x, a.step_k}, m_left,
+                                    epilogue.depth(), smem_lines, smem_sums);
+        for (int i = static_cast<int>(threadIdx.x); i < column_count * kSide; i += kThreads)
+            if (i % kSide < m_left && !rows.unfit(place.batch, row + i % kSide))
+                epilogue.store(c + row + i % kSide + smem_xs[i / kSide] * problem.c.ld, smem_sums[i]);
+    }
+}
 
-    // load, multiply, advance
+template <bool ContiguousM, bool ContiguousN>
+__device__ __forceinline__ void many(const Problem &problem, const Epilogue &epilogue, const TilePlace &place,
+                                     const Marks &rows, const Marks &columns) {
+    const int64_t block_row = place.row * kSide, block_column = place.column * kSide;
     float acc[Tile::TN][Tile::TM] = {};
-    walk<Tile, ContiguousM, ContiguousN>(problem, place.batch, block_row, block_column, 0, scalars.depth(),
+    walk<Tile, ContiguousM, ContiguousN>(problem, place.batch, block_row, block_column, 0, epilogue.depth(),
                                          fold_depth<Tile>(problem) / Tile::BK, acc);
-
-    // store
     const auto [row, column] = ThreadPlace<Tile>::of();
-    const Epilogue epilogue(problem);
     float *const gmem_c = problem.c.matrix(place.batch);
 #pragma unroll
     for (int j = 0; j < Tile::TN; ++j) {
@@ -85,15 +203,55 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 }
 
 template <bool ContiguousM, bool ContiguousN>
+__global__ void __launch_bounds__(kThreads, Tile::kResident)
+    unfit(__grid_constant__ const Problem problem, const TileGrid grid, const Marks rows, const Marks columns) {
+    __shared__ int smem_rows[kWarps], smem_columns[kWarps];
+    ptx::launch_dependents();
+    ptx::wait_for_predecessors();
+    const Epilogue epilogue(problem);
+    if (epilogue.depth() == 0) // nothing was packed, and nothing left out
+        return;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    for (int64_t first = blockIdx.x; first < grid.blocks; first += int64_t{kWarps} * gridDim.x) {
+        const int64_t mine = first + warp * int64_t{gridDim.x};
+        int row_count = 0, column_count = 0;
+        if (mine < grid.blocks) {
+            const TilePlace place = place_tile(grid, mine);
+            row_count = count_unfit(rows, place.batch, place.row * kSide, problem.m);
+            column_count = count_unfit(columns, place.batch, place.column * kSide, problem.n);
+        }
+        if (threadIdx.x % 32 == 0)
+            smem_rows[warp] = row_count, smem_columns[warp] = column_count;
+        __syncthreads();
+#pragma unroll 1
+        for (int i = 0; i < kWarps; ++i) {
+            const int of_rows = smem_rows[i], of_columns = smem_columns[i];
+            if (of_rows + of_columns == 0)
+                continue;
+            const TilePlace place = place_tile(grid, first + i * int64_t{gridDim.x});
+            if (of_rows + of_columns <= kFew)
+                few<ContiguousM, ContiguousN>(problem, epilogue, place, rows, columns, of_rows, of_columns);
+            else
+                many<ContiguousM, ContiguousN>(problem, epilogue, place, rows, columns);
+            __syncthreads(); // shared memory is free again
+        }
+        __syncthreads();
+    }
+}
+
+template <bool ContiguousM, bool ContiguousN>
 Status start(const Problem &problem, const PackedProduct &packed, const Launch &launch_on) {
     using Parts = Layout<Tile, ContiguousM, ContiguousN>;
-    const TileGrid grid = TileGrid::of(problem, Tile::BM, Tile::BN);
+    static_assert(Parts::bytes(false) >= 4 * (kFew * kDepth + 2 * kSums), "lines and sums fit into the stages");
+    const TileGrid grid = TileGrid::of(problem, kSide, kSide);
     const int bytes = Parts::bytes(folds<Tile>(problem));
     if (bytes > kSharedWithoutOptIn)
         PYBLAS_TRY((allow_shared<unfit<ContiguousM, ContiguousN>>(Parts::bytes(true))));
+    const int64_t slots = int64_t{Tile::kResident} * launch_on.device->multiprocessors;
     const bool early = launch_on.device->sm >= 90;
-    return launch<unfit<ContiguousM, ContiguousN>>({grid.blocks, Tile::kThreads, bytes, launch_on.stream, early},
-                                                   problem, grid, Marks::of(packed.a), Marks::of(packed.b));
+    return launch<unfit<ContiguousM, ContiguousN>>(
+        {std::min(grid.blocks, slots), kThreads, bytes, launch_on.stream, early}, problem, grid, Marks::of(packed.a),
+        Marks::of(packed.b));
 }
 
 } // namespace

@@ -29,9 +29,9 @@ uint64_t hash(uint64_t x) {
 
 // ---- cases ---------------------------------------------------------------------------------------------------------
 
-enum class Values { uniform, wide, wider, graded, integers, special, subnormal, huge, zeros };
-constexpr const char *kValueNames[] = {"uniform", "2^+-20",    "2^+-60", "graded", "integers",
-                                       "special", "subnormal", "huge",   "zeros"};
+enum class Values { uniform, wide, wider, graded, integers, special, rare, subnormal, huge, zeros };
+constexpr const char *kValueNames[] = {"uniform", "2^+-20", "2^+-60",    "graded", "integers",
+                                       "special", "rare",   "subnormal", "huge",   "zeros"};
 enum class Batches { strided, shared_a, shared_b, negative, pointers };
 
 struct Case {
@@ -77,6 +77,10 @@ float element(Values values, uint64_t seed, int64_t k, int64_t depth) {
         case 3:
             return -0.0f;
         }
+        break;
+    case Values::rare: // so that few rows are unfit
+        if (random % 4001 < 2)
+            return random % 4001 ? 1e-30f : std::numeric_limits<float>::infinity();
         break;
     case Values::subnormal:
         return std::ldexp(uniform, -127 - static_cast<int>(random % 20));
