@@ -16,15 +16,15 @@ SUCCESS, NOT_INITIALIZED, ALLOC_FAILED, INVALID_VALUE, NOT_SUPPORTED = 0, 1, 3, 
 _FRONT = ["transa", "transb", "m", "n", "k", "alpha"]
 ARGUMENTS = {
     "sgemm": [*_FRONT, "A", "lda", "B", "ldb", "beta", "C", "ldc"],
-    "sgemm_strided_batched": [
+    "gemm_strided_batched": [
         *_FRONT, "A", "lda", "strideA", "B", "ldb", "strideB", "beta", "C", "ldc", "strideC", "batchCount",
     ],
-    "sgemm_batched": [*_FRONT, "Aarray", "lda", "Barray", "ldb", "beta", "Carray", "ldc", "batchCount"],
+    "gemm_batched": [*_FRONT, "Aarray", "lda", "Barray", "ldb", "beta", "Carray", "ldc", "batchCount"],
 }  # fmt: skip
 _FUNCTIONS = {
     "sgemm": "pyblasSgemm",
-    "sgemm_strided_batched": "pyblasSgemmStridedBatched",
-    "sgemm_batched": "pyblasSgemmBatched",
+    "gemm_strided_batched": "pyblasSgemmStridedBatched",
+    "gemm_batched": "pyblasSgemmBatched",
 }
 _POINTERS = {"A", "B", "C", "Aarray", "Barray", "Carray"}
 

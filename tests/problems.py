@@ -44,7 +44,7 @@ class Product:
     def entry(self):
         if self.batch is None:
             return "sgemm"
-        return "sgemm_batched" if self.pointers else "sgemm_strided_batched"
+        return "gemm_batched" if self.pointers else "gemm_strided_batched"
 
     @property
     def reads_inputs(self):

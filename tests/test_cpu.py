@@ -264,7 +264,7 @@ for row in [None, *ROWS]:
 arguments |= dict(lda=3, ldc=3, strideA=ld, strideB=0, strideC=ld, batchCount=2, n=2, k=1)
 for row in [None, *ROWS]:
     engines.set_kernel(handle, row)
-    assert engines.invoke("sgemm_strided_batched", handle, arguments, wide=True) == SUCCESS, message()
+    assert engines.invoke("gemm_strided_batched", handle, arguments, wide=True) == SUCCESS, message()
     assert (c[ld : ld + 6] == np.outer([0, 2], [4, 5, 6]).ravel()).all(), (row, c[ld : ld + 6])
 print("right")
 """

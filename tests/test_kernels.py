@@ -260,7 +260,7 @@ def test_offsets_beyond_32_bits(forced, far):
                     buffers[name][start : start + 4] = xp.asarray(values[name][i, j])
             arguments |= {"ld" + name.lower(): ld, "stride" + name: stride}
             arguments[name] = forced.engine.address(buffers[name])
-        status = engines.invoke("sgemm_strided_batched", forced.handle, arguments)
+        status = engines.invoke("gemm_strided_batched", forced.handle, arguments)
         forced.engine.synchronize()
         if status == NOT_SUPPORTED:
             continue

@@ -227,7 +227,7 @@ def test_nothing_to_do_succeeds_on_null_matrices(engine, handle, legal, entry, o
 @every_entry
 @every_order
 def test_null_output_is_an_error_for_every_beta_that_writes(handle, legal, entry, order):
-    name = "C" if entry != "sgemm_batched" else "Carray"
+    name = "C" if entry != "gemm_batched" else "Carray"
     for alpha, beta, k in [(1.0, 0.0, K), (1.0, 1.0, K), (0.0, 0.0, K), (0.0, 2.0, K), (1.0, 0.0, 0), (1.0, 0.5, 0)]:
         arguments = legal(order) | {"alpha": alpha, "beta": beta, "k": k, "C": 0, "Carray": 0}
         assert "NULL" in refused(entry, handle, arguments, name, order)
@@ -236,7 +236,7 @@ def test_null_output_is_an_error_for_every_beta_that_writes(handle, legal, entry
 @every_entry
 @every_order
 def test_null_inputs_are_legal_exactly_where_they_are_not_read(engine, handle, legal, entry, order):
-    a, b = ("Aarray", "Barray") if entry == "sgemm_batched" else ("A", "B")
+    a, b = ("Aarray", "Barray") if entry == "gemm_batched" else ("A", "B")
     for name in (a, b):
         for beta in (0.0, 1.0, 0.5):
             text = refused(entry, handle, legal(order) | {name: 0, "beta": beta}, name, order)
@@ -310,7 +310,7 @@ def answer(handle, m, n, ldc, stride, batch, order="F", wide=False, named="strid
         "transa": 0, "transb": 0, "m": m, "n": n, "k": 0, "alpha": 1.0, "beta": 1.0, "A": 0, "B": 0, "C": UNTOUCHABLE,
         "lda": enough, "ldb": enough, "ldc": ldc, "strideA": 0, "strideB": 0, "strideC": stride, "batchCount": batch,
     }  # fmt: skip
-    status = invoke("sgemm_strided_batched", handle, arguments, order, wide)
+    status = invoke("gemm_strided_batched", handle, arguments, order, wide)
     assert status in (SUCCESS, INVALID_VALUE)
     if status == INVALID_VALUE:
         assert f"({named})" in message(), message()
@@ -390,11 +390,11 @@ def test_row_major_disjointness_is_that_of_rows(cpu_handle):
         "transa": 0, "transb": 0, "m": 8, "n": 2, "k": 0, "alpha": 1.0, "beta": 1.0, "A": 0, "B": 0, "C": UNTOUCHABLE,
         "lda": 8, "ldb": 8, "ldc": 8, "strideA": 0, "strideB": 0, "strideC": 2, "batchCount": 4,
     }  # fmt: skip
-    assert invoke("sgemm_strided_batched", cpu_handle, arguments, "C") == SUCCESS, message()
-    assert invoke("sgemm_strided_batched", cpu_handle, arguments, "F") == INVALID_VALUE
+    assert invoke("gemm_strided_batched", cpu_handle, arguments, "C") == SUCCESS, message()
+    assert invoke("gemm_strided_batched", cpu_handle, arguments, "F") == INVALID_VALUE
     arguments |= {"m": 2, "n": 8}
-    assert invoke("sgemm_strided_batched", cpu_handle, arguments, "F") == SUCCESS, message()
-    assert invoke("sgemm_strided_batched", cpu_handle, arguments, "C") == INVALID_VALUE
+    assert invoke("gemm_strided_batched", cpu_handle, arguments, "F") == SUCCESS, message()
+    assert invoke("gemm_strided_batched", cpu_handle, arguments, "C") == INVALID_VALUE
 
 
 # ---- scalars on the device --------------------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ def test_device_scalars_are_unknown_to_the_checks(gpu, gpu_handle, entry, order)
         "A": 0, "B": 0, "C": gpu.address(c), "lda": 4, "ldb": 4, "ldc": 4, "Aarray": 0, "Barray": 0,
         "Carray": gpu.address(table), "strideA": 16, "strideB": 16, "strideC": 16, "batchCount": BATCH,
     }  # fmt: skip
-    suffix = "array" if entry == "sgemm_batched" else ""
+    suffix = "array" if entry == "gemm_batched" else ""
     # alpha happens to be 0, but the host cannot know.
     refused(entry, gpu_handle, base, "A" + suffix, order)
     refused(entry, gpu_handle, base | {"k": 0, "C": 0, "Carray": 0}, "C" + suffix, order)

@@ -38,8 +38,8 @@ struct Signature {
 
 constexpr Signature kSignatures[] = {
     {"sgemm", {1, 2, 3, 4, 5, 6, 7, 8, 0, 9, 10, 0, 11, 12, 13, 0, 0}},
-    {"sgemm_strided_batched", {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}},
-    {"sgemm_batched", {1, 2, 3, 4, 5, 6, 7, 8, 0, 9, 10, 0, 11, 12, 13, 0, 14}},
+    {"gemm_strided_batched", {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}},
+    {"gemm_batched", {1, 2, 3, 4, 5, 6, 7, 8, 0, 9, 10, 0, 11, 12, 13, 0, 14}},
 };
 
 const char *argument_name(Form form, Argument argument) {
