@@ -128,6 +128,9 @@ PYBLAS_API pyblasStatus_t pyblasKernelInfo(int index, pyblasKernelInfo_t *info);
 /* A handle for the current CUDA device. Several threads may share a handle: its calls run one after another. */
 PYBLAS_API pyblasStatus_t pyblasCreate(pyblasHandle_t *handle);
 
+/* The same for the CUDA device of that number, which need not be the current one and does not become it. */
+PYBLAS_API pyblasStatus_t pyblasCreateOnDevice(pyblasHandle_t *handle, int device);
+
 /* A handle that computes on host memory. */
 PYBLAS_API pyblasStatus_t pyblasCreateCpu(pyblasHandle_t *handle);
 PYBLAS_API pyblasStatus_t pyblasDestroy(pyblasHandle_t handle);

@@ -56,6 +56,7 @@ pyblasStatus_t pyblasSetBlasLibrary(const char *path);
 const char *pyblasKernelName(int index);
 pyblasStatus_t pyblasKernelInfo(int index, pyblasKernelInfo_t *info);
 pyblasStatus_t pyblasCreate(pyblasHandle_t *handle);
+pyblasStatus_t pyblasCreateOnDevice(pyblasHandle_t *handle, int device);
 pyblasStatus_t pyblasCreateCpu(pyblasHandle_t *handle);
 pyblasStatus_t pyblasDestroy(pyblasHandle_t handle);
 pyblasStatus_t pyblasGetDevice(pyblasHandle_t handle, int *device);
@@ -155,6 +156,21 @@ int pyblas_checked_gemm_strided_batched(pyblasHandle_t handle, int flags, int tr
 int pyblas_checked_matmul(pyblasHandle_t handle, const float *a, int64_t a_stack, int64_t m, int64_t k, const float *b,
                           int64_t b_stack, int64_t b_rows, int64_t n, float *c, int64_t c_stack, int64_t c_rows,
                           int64_t c_columns);
+int pyblas_checked_sgemm_on_gpu(pyblasHandle_t handle, uintptr_t stream, int flags, int transa, int transb, int64_t m,
+                                int64_t n, int64_t k, double alpha, uintptr_t a, int64_t a_size, int64_t lda,
+                                uintptr_t b, int64_t b_size, int64_t ldb, double beta, uintptr_t c, int64_t c_size,
+                                int64_t ldc);
+int pyblas_checked_gemm_strided_batched_on_gpu(pyblasHandle_t handle, uintptr_t stream, int flags, int transa,
+                                               int transb, int64_t m, int64_t n, int64_t k, double alpha, uintptr_t a,
+                                               int64_t a_size, int64_t lda, int64_t stride_a, uintptr_t b,
+                                               int64_t b_size, int64_t ldb, int64_t stride_b, double beta, uintptr_t c,
+                                               int64_t c_size, int64_t ldc, int64_t stride_c, int64_t batch);
+int pyblas_checked_matmul_on_gpu(pyblasHandle_t handle, uintptr_t stream, int64_t unit, uintptr_t a, int64_t a_stack,
+                                 int64_t m, int64_t k, int64_t a_stack_step, int64_t a_row_step, int64_t a_column_step,
+                                 uintptr_t b, int64_t b_stack, int64_t b_rows, int64_t n, int64_t b_stack_step,
+                                 int64_t b_row_step, int64_t b_column_step, uintptr_t c, int64_t c_stack,
+                                 int64_t c_rows, int64_t c_columns, int64_t c_stack_step, int64_t c_row_step,
+                                 int64_t c_column_step);
 int pyblas_checked_gemm_batched(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n,
                                 int64_t k, double alpha, uintptr_t alpha_address, uintptr_t a, int64_t lda, uintptr_t b,
                                 int64_t ldb, double beta, uintptr_t beta_address, uintptr_t c, int64_t ldc,

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "device.hpp"
-#include "dispatch.hpp"
 #include "engine.hpp"
 #include "handle.hpp"
 #include "validate.hpp"
@@ -93,8 +92,8 @@ template <class Prepare>
 Status queue_on_gpu(pyblasContext &handle, Problem problem, size_t extra, Prepare prepare) {
     Selection selection;
     const Kernel *forced = handle.settings.forced;
-    PYBLAS_TRY(select(problem, handle.device, handle.workspace.available() - extra, forced, &selection));
-    size_t bytes = selection.kernel->workspace ? selection.kernel->workspace(problem, handle.device) : 0;
+    PYBLAS_TRY(handle.choices.select(problem, handle.device, handle.workspace.available() - extra, forced, &selection));
+    size_t bytes = selection.workspace;
     char *memory = nullptr;
     if (bytes + extra) {
         void *acquired = nullptr;
@@ -264,7 +263,18 @@ pyblasStatus_t pyblasCreate(pyblasHandle_t *handle) {
         if (!handle)
             return no_output("handle");
         *handle = nullptr;
-        return create_gpu(handle);
+        return create_gpu(kCurrentDevice, handle);
+    });
+}
+
+pyblasStatus_t pyblasCreateOnDevice(pyblasHandle_t *handle, int device) {
+    return guarded([&] {
+        if (!handle)
+            return no_output("handle");
+        *handle = nullptr;
+        if (device < 0)
+            return fail(PYBLAS_STATUS_INVALID_VALUE, "device is %d, must be at least 0", device);
+        return create_gpu(device, handle);
     });
 }
 

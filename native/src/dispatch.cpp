@@ -1,6 +1,7 @@
 #include "dispatch.hpp"
 
 #include <cstring>
+#include <initializer_list>
 
 namespace pyblas {
 
@@ -60,6 +61,47 @@ const Kernel *find_row(Accept accept) {
     return found;
 }
 
+size_t wants(const Kernel &kernel, const Problem &problem, const Device &device) {
+    return kernel.workspace ? kernel.workspace(problem, device) : 0;
+}
+
+// The problem as far as rows may ask for it.
+Problem question_of(const Problem &problem) {
+    static float somewhere = 0;
+    static void *const some_array[] = {&somewhere};
+    Problem question = problem;
+    for (Operand *operand : {&question.a, &question.b, &question.c}) {
+        operand->data = operand->data ? &somewhere : nullptr;
+        operand->array = operand->array ? some_array : nullptr;
+    }
+    for (Scalar *scalar : {&question.alpha, &question.beta}) {
+        scalar->value = scalar->value == 0.0f ? 0.0f : 1.0f;
+        scalar->device = scalar->device ? &somewhere : nullptr;
+    }
+    return question;
+}
+
+bool same(const Operand &x, const Operand &y) {
+    return x.data == y.data && x.array == y.array && x.ld == y.ld && x.stride == y.stride && x.dtype == y.dtype;
+}
+bool same(const Scalar &x, const Scalar &y) {
+    return x.value == y.value && x.device == y.device;
+}
+bool same(const Problem &x, const Problem &y) {
+    static_assert(sizeof(Problem) == 8 + 4 * 8 + 3 * sizeof(Operand) + 2 * sizeof(Scalar), "nothing is left out here");
+    return x.m == y.m && x.n == y.n && x.k == y.k && x.batch == y.batch && x.transa == y.transa &&
+           x.transb == y.transb && x.mode == y.mode && x.batch_invariant == y.batch_invariant && same(x.a, y.a) &&
+           same(x.b, y.b) && same(x.c, y.c) && same(x.alpha, y.alpha) && same(x.beta, y.beta);
+}
+
+// Any number will do that is the same for the same question and seldom for others.
+uint64_t place_of(const Problem &question) {
+    uint64_t mixed = static_cast<uint64_t>(question.transa) * 2 + static_cast<uint64_t>(question.transb);
+    for (const int64_t size : {question.m, question.n, question.k, question.batch, question.a.ld, question.b.ld})
+        mixed = (mixed ^ static_cast<uint64_t>(size)) * 0x9e3779b97f4a7c15;
+    return mixed >> 32;
+}
+
 } // namespace
 
 const Kernel *kernel_at(int index) {
@@ -95,7 +137,7 @@ Status select(const Problem &problem, const Device &device, size_t workspace_lim
     if (forced) {
         if (const char *reason = illegal(*forced, problem, device, workspace_limit))
             return fail(PYBLAS_STATUS_NOT_SUPPORTED, "kernel %s was forced, but %s", forced->name, reason);
-        *selection = {forced, forced->cost(problem, device), 1};
+        *selection = {forced, forced->cost(problem, device), wants(*forced, problem, device), 1};
         return kSuccess;
     }
     const auto consider = [&](const Kernel &kernel) {
@@ -119,6 +161,22 @@ Status select(const Problem &problem, const Device &device, size_t workspace_lim
     if (!selection->kernel)
         return fail(PYBLAS_STATUS_NOT_SUPPORTED, "no kernel serves the compute mode%s on this device",
                     problem.batch_invariant ? " with batch_invariant" : "");
+    selection->workspace = wants(*selection->kernel, problem, device);
+    return kSuccess;
+}
+
+Status Choices::select(const Problem &problem, const Device &device, size_t workspace_limit, const Kernel *forced,
+                       Selection *selection) {
+    if (!answers_)
+        answers_ = std::make_unique<Answer[]>(kAnswers);
+    const Problem question = question_of(problem);
+    Answer &answer = answers_[place_of(question) % kAnswers];
+    if (!answer.selection.kernel || answer.workspace_limit != workspace_limit || answer.forced != forced ||
+        !same(answer.question, question)) {
+        PYBLAS_TRY(pyblas::select(question, device, workspace_limit, forced, selection));
+        answer = {question, workspace_limit, forced, *selection};
+    }
+    *selection = answer.selection;
     return kSuccess;
 }
 

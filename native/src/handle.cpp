@@ -9,7 +9,6 @@
 #include <string>
 
 #include "device.hpp"
-#include "dispatch.hpp"
 #include "engine.hpp"
 
 #ifdef PYBLAS_HAVE_CUDA
@@ -139,10 +138,10 @@ DeviceGuard::~DeviceGuard() {
         (void)cudaSetDevice(previous_);
 }
 
-Status create_gpu(pyblasContext **out) {
+Status create_gpu(int device, pyblasContext **out) {
     PYBLAS_TRY(check_fork());
     // What NVML says is the sentence that info() shows; CUDA decides, since NVML is not everywhere.
-    int ordinal = 0, count = 0;
+    int ordinal = device, count = 0;
     if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
         (void)cudaGetLastError();
         int known = 0;
@@ -154,7 +153,10 @@ Status create_gpu(pyblasContext **out) {
             return fail(PYBLAS_STATUS_NOT_INITIALIZED, "no GPU to use: %s", info.reason);
         return cuda_status(error == cudaSuccess ? cudaErrorNoDevice : error, "cudaGetDeviceCount");
     }
-    PYBLAS_CUDA_TRY(cudaGetDevice(&ordinal));
+    if (device == kCurrentDevice)
+        PYBLAS_CUDA_TRY(cudaGetDevice(&ordinal));
+    else if (device < 0 || device >= count)
+        return fail(PYBLAS_STATUS_INVALID_VALUE, "device is %d, must be from 0 to %d", device, count - 1);
     std::unique_ptr<pyblasContext> handle(new (std::nothrow) pyblasContext);
     if (!handle)
         return fail(PYBLAS_STATUS_ALLOC_FAILED, "out of host memory for a handle of %zu bytes", sizeof(pyblasContext));
@@ -171,7 +173,7 @@ Status create_gpu(pyblasContext **out) {
 
 #else
 
-Status create_gpu(pyblasContext **) {
+Status create_gpu(int, pyblasContext **) {
     return fail(PYBLAS_STATUS_NOT_SUPPORTED, "this build has no GPU code (it was built without CUDA)");
 }
 

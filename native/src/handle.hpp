@@ -3,7 +3,7 @@
 
 #include <mutex>
 
-#include "kernel.hpp"
+#include "dispatch.hpp"
 #ifdef PYBLAS_HAVE_CUDA
 #include "workspace.hpp"
 #endif
@@ -25,6 +25,7 @@ struct pyblasContext {
     pyblas::Device device;
     pyblas::Settings settings;
 #ifdef PYBLAS_HAVE_CUDA
+    pyblas::Choices choices;
     pyblas::Workspace workspace;
     bool synchronise = false; // PYBLAS_SGEMM_SYNC=1: a fault names its call
 #endif
@@ -32,8 +33,10 @@ struct pyblasContext {
 
 namespace pyblas {
 
-// A handle for the current CUDA device or for the CPU, with the environment's settings.
-Status create_gpu(pyblasContext **handle);
+// A handle for a CUDA device - the current one if it is kCurrentDevice - or for the CPU, with the environment's
+// settings.
+constexpr int kCurrentDevice = -1;
+Status create_gpu(int device, pyblasContext **handle);
 Status create_cpu(pyblasContext **handle);
 Status destroy(pyblasContext *handle);
 

@@ -1,6 +1,7 @@
 #include "workspace.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include <cuda_runtime.h>
@@ -19,16 +20,19 @@ private:
     cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// An allocation's failure, with the two numbers that help.
+// An allocation's answer; a failure says how much was asked for.
 Status allocation_status(cudaError_t error, size_t bytes) {
-    if (error != cudaErrorMemoryAllocation)
-        return cuda_status(error, "workspace allocation");
-    (void)cudaGetLastError();
-    size_t free_bytes = 0, total_bytes = 0;
-    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
-        (void)cudaGetLastError();
-    return fail(PYBLAS_STATUS_ALLOC_FAILED, "out of GPU memory: %zu bytes of workspace asked, %zu of %zu free", bytes,
-                free_bytes, total_bytes);
+    if (error == cudaSuccess)
+        return kSuccess;
+    char what[64];
+    std::snprintf(what, sizeof what, "allocating %zu bytes of workspace", bytes);
+    return cuda_status(error, what);
+}
+
+// The default stream is always there and always the same. Work on it follows what was queued on it before, it is never
+// captured, and its number is never another stream's.
+bool is_default(CUstream_st *stream) {
+    return stream == nullptr || stream == cudaStreamLegacy;
 }
 
 // Growth in steps keeps a run of slowly growing problems from allocating each time.
@@ -60,8 +64,7 @@ Status Workspace::acquire_captured(CUstream_st *stream, unsigned long long captu
         }
     const RelaxedCapture relaxed;
     const size_t size = rounded(bytes, limit_);
-    if (const cudaError_t error = cudaMalloc(memory, size); error != cudaSuccess)
-        return allocation_status(error, size);
+    PYBLAS_TRY(allocation_status(cudaMalloc(memory, size), size));
     captured_.push_back({stream, capture, *memory, size});
     return kSuccess;
 }
@@ -72,11 +75,13 @@ Status Workspace::acquire(int device, CUstream_st *stream, size_t bytes, void **
         *memory = given_memory_;
         return kSuccess;
     }
-    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-    unsigned long long capture = 0;
-    PYBLAS_CUDA_TRY(cudaStreamGetCaptureInfo(stream, &capturing, &capture));
-    if (capturing != cudaStreamCaptureStatusNone)
-        return acquire_captured(stream, capture, bytes, memory);
+    if (!is_default(stream)) {
+        cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+        unsigned long long capture = 0;
+        PYBLAS_CUDA_TRY(cudaStreamGetCaptureInfo(stream, &capturing, &capture));
+        if (capturing != cudaStreamCaptureStatusNone)
+            return acquire_captured(stream, capture, bytes, memory);
+    }
 
     auto buffer = std::find_if(buffers_.begin(), buffers_.end(), [&](const Buffer &b) { return b.stream == stream; });
     if (buffer == buffers_.end()) {
@@ -87,13 +92,16 @@ Status Workspace::acquire(int device, CUstream_st *stream, size_t bytes, void **
             buffers_.push_back(fresh);
             buffer = buffers_.end() - 1;
         } else {
-            buffer = std::min_element(buffers_.begin(), buffers_.end(),
-                                      [](const Buffer &a, const Buffer &b) { return a.last_use < b.last_use; });
+            // The default stream keeps its own: no event says where its work ends.
+            buffer = std::min_element(buffers_.begin(), buffers_.end(), [](const Buffer &a, const Buffer &b) {
+                return std::pair(is_default(a.stream), a.last_use) < std::pair(is_default(b.stream), b.last_use);
+            });
             buffer->stream = stream;
         }
     }
-    // A stream's number can be given to a new stream, so only the event says that the last work is over.
-    PYBLAS_CUDA_TRY(cudaStreamWaitEvent(stream, buffer->done, 0));
+    // Another stream's number can be given to a new stream, so only the event says that the last work is over.
+    if (!is_default(stream))
+        PYBLAS_CUDA_TRY(cudaStreamWaitEvent(stream, buffer->done, 0));
     if (buffer->bytes < bytes) {
         PYBLAS_TRY(ensure_pool(device));
         if (buffer->memory)
@@ -101,11 +109,9 @@ Status Workspace::acquire(int device, CUstream_st *stream, size_t bytes, void **
         buffer->memory = nullptr;
         buffer->bytes = 0;
         const size_t size = rounded(bytes, limit_);
-        if (const cudaError_t error = cudaMallocFromPoolAsync(&buffer->memory, size, pool_, stream);
-            error != cudaSuccess) {
-            buffer->memory = nullptr;
-            return allocation_status(error, size);
-        }
+        void *grown = nullptr;
+        PYBLAS_TRY(allocation_status(cudaMallocFromPoolAsync(&grown, size, pool_, stream), size));
+        buffer->memory = grown;
         buffer->bytes = size;
     }
     buffer->last_use = ++uses_;
@@ -115,7 +121,7 @@ Status Workspace::acquire(int device, CUstream_st *stream, size_t bytes, void **
 }
 
 Status Workspace::release(CUstream_st *stream) {
-    if (Buffer *buffer = std::exchange(lent_, nullptr))
+    if (Buffer *buffer = std::exchange(lent_, nullptr); buffer && !is_default(stream))
         PYBLAS_CUDA_TRY(cudaEventRecord(buffer->done, stream));
     return kSuccess;
 }

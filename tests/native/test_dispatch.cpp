@@ -184,6 +184,53 @@ void check_architectures() {
     expect(!architecture_supported(90, ""), "a build without CUDA serves none");
 }
 
+// Kept answers are those that select() gives, whatever was asked before, and addresses do not make new questions.
+void check_kept_choices() {
+    const Model &model = kModels[4];
+    const Device device = gpu_model(model.sm, model.multiprocessors, model.clock_hz, model.bandwidth, model.l2_bytes,
+                                    model.shared_per_block, kArchitectures);
+    const Kernel *const naive = kernel_named("naive_32x32x1");
+    static float somewhere[2];
+    Choices choices;
+    for (int round = 0; round < 3; ++round)
+        for (const Shape &shape : kShapes)
+            for (const Op trans : {Op::N, Op::T})
+                for (int change = 0; change < 8; ++change) {
+                    Problem problem = problem_of(shape, trans, Op::N);
+                    problem.a.data = problem.b.data = problem.c.data = somewhere + round % 2;
+                    problem.alpha.value = static_cast<float>(1 + round);
+                    const Problem plain = problem;
+                    if (change == 1)
+                        problem.alpha.value = 0;
+                    if (change == 2)
+                        problem.beta.value = 0.5f;
+                    if (change == 3)
+                        problem.alpha.device = problem.beta.device = somewhere;
+                    if (change == 4)
+                        problem.a.ld += 1;
+                    if (change == 5)
+                        problem.batch_invariant = true;
+                    const size_t limit = change == 6 ? 0 : kWorkspace;
+                    const Kernel *const forced = change == 7 ? naive : nullptr;
+                    Selection kept, fresh;
+                    expect(choices.select(problem, device, limit, forced, &kept) == kSuccess &&
+                               select(problem, device, limit, forced, &fresh) == kSuccess &&
+                               kept.kernel == fresh.kernel && kept.seconds == fresh.seconds &&
+                               kept.workspace == fresh.workspace && kept.legal == fresh.legal,
+                           "a kept choice is the one that is made");
+                    expect(choices.select(plain, device, kWorkspace, nullptr, &kept) == kSuccess &&
+                               select(plain, device, kWorkspace, nullptr, &fresh) == kSuccess &&
+                               kept.kernel == fresh.kernel && kept.workspace == fresh.workspace,
+                           "and does not stand in the way of another");
+                }
+    Selection selection;
+    const Kernel *cpu = kernel_named("cpu_naive");
+    for (int i = 0; i < 2; ++i)
+        expect(choices.select(problem_of(kShapes[0], Op::N, Op::N), device, 0, cpu, &selection) ==
+                   PYBLAS_STATUS_NOT_SUPPORTED,
+               "a refusal is not kept as an answer");
+}
+
 void check_cpu() {
     const Device device = cpu::device();
     for (const Shape &shape : kShapes)
@@ -204,8 +251,10 @@ int main(int count, char **arguments) {
     check_table();
     check_architectures();
     check_cpu();
-    if (kernel_at(0)->engine == Engine::gpu)
+    if (kernel_at(0)->engine == Engine::gpu) {
         check_gpu_rows(count, arguments);
+        check_kept_choices();
+    }
     std::printf("%d failures\n", failures);
     return failures != 0;
 }

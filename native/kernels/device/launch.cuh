@@ -75,10 +75,7 @@ Status launch(const Grid &grid, const Arguments &...arguments) {
         attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
         attributes[config.numAttrs++].val.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
     }
-    const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
-    if (error != cudaSuccess)
-        cudaGetLastError(); // or the next caller of the runtime would find it
-    return cuda_status(error, "kernel launch");
+    return cuda_status(cudaLaunchKernelEx(&config, kernel, arguments...), "kernel launch");
 }
 
 } // namespace pyblas
