@@ -10,7 +10,7 @@ import ctypes
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def view(x: object, name: str, stream: int | None = None) -> View:
         return _torch_view(torch, x, name)
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
-        return _cupy_view(x, name)
+        return _cupy_view(cupy, x, name)
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is not None:
         return _interface_view(x, interface, name)
@@ -128,13 +128,17 @@ def _torch_view(torch: Any, x: Any, name: str) -> View:
     # Reading a tensor that requires gradients is fine, as through detach(): the product is not recorded. Writing into one
     # behind autograd's back is not.
     shape, strides = tuple(x.shape), tuple(step * ITEM for step in x.stride())
+    if x.device.index is not None and torch.Tensor not in short:
+        short[torch.Tensor] = short[torch.nn.Parameter] = _ShortTorch(torch)
     return View(x, x, "torch", x.data_ptr(), shape, strides, *_blocks(shape, strides), x.requires_grad, x.device.index)
 
 
-def _cupy_view(x: Any, name: str) -> View:
+def _cupy_view(cupy: Any, x: Any, name: str) -> View:
     _require_float32(name, x.dtype, good=x.dtype == FLOAT32)
     flags, memory = x.flags, x.data
     rows, columns = flags.c_contiguous, flags.f_contiguous
+    if cupy.ndarray not in short:
+        short[cupy.ndarray] = _ShortCupy(cupy)
     return View(x, x, "cupy", memory.ptr, x.shape, x.strides, rows, columns, False, memory.device_id)
 
 
@@ -304,6 +308,129 @@ def current_stream(seen: View) -> int:
     if seen.library == "torch":
         return int(sys.modules["torch"].cuda.current_stream(seen.device).cuda_stream)
     return seen.stream or 0
+
+
+# ---- short calls on GPUs -------------------------------------------------------------------------------------------
+
+# Device, stream, whether all are in C order (otherwise all are in Fortran order), and address and size of three arrays.
+Blocks = tuple[int, int, bool, int, int, int, int, int, int]
+
+# Device, stream, bytes that steps count, then address, sizes and steps of three stacks of matrices.
+Stacks = tuple[int, ...]
+
+
+class Short(Protocol):
+    """What short calls ask of a GPU library: a few attributes of its own arrays, and nothing else.
+
+    The methods raise, no matter what, if the arrays are not float32 of this library on one device, or lie in other ways
+    than they know; then the long way has a look.
+    """
+
+    def blocks(self, a: Any, b: Any, c: Any) -> Blocks: ...
+
+    def stacks(self, a: Any, b: Any, c: Any) -> Stacks: ...
+
+    def empty(self, like: Any, shape: tuple[int, ...]) -> Any: ...
+
+    def written(self, x: Any) -> None: ...
+
+
+# By the exact class of an array. The long way fills it when it first meets one.
+short: dict[type, Short] = {}
+
+
+class _ShortCupy:
+    def __init__(self, cupy: Any) -> None:
+        self._array, self._empty, self._device = cupy.ndarray, cupy.empty, cupy.cuda.Device
+        self._current_device, self._current_stream = cupy.cuda.runtime.getDevice, cupy.cuda.get_current_stream
+
+    def _place(self, a: Any, b: Any, c: Any) -> tuple[int, int, int, int, int]:
+        if not (a.__class__ is b.__class__ is c.__class__ is self._array and a.dtype is b.dtype is c.dtype is FLOAT32):
+            raise TypeError
+        a, b, c = a.data, b.data, c.data
+        device = c.device_id
+        if not a.device_id == b.device_id == device:
+            raise ValueError
+        return device, self._current_stream(device).ptr, a.ptr, b.ptr, c.ptr
+
+    def blocks(self, a: Any, b: Any, c: Any) -> Blocks:
+        device, stream, at_a, at_b, at_c = self._place(a, b, c)
+        flags_a, flags_b, flags_c = a.flags, b.flags, c.flags
+        by_rows = flags_a.c_contiguous and flags_b.c_contiguous and flags_c.c_contiguous
+        if not by_rows and not (flags_a.f_contiguous and flags_b.f_contiguous and flags_c.f_contiguous):
+            raise ValueError
+        return device, stream, by_rows, at_a, a.size, at_b, b.size, at_c, c.size
+
+    def stacks(self, a: Any, b: Any, c: Any) -> Stacks:
+        device, stream, at_a, at_b, at_c = self._place(a, b, c)
+        return (
+            *(device, stream, 1, at_a, *_stack(a.shape, a.strides)),
+            *(at_b, *_stack(b.shape, b.strides), at_c, *_stack(c.shape, c.strides)),
+        )
+
+    def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
+        device = like.data.device_id
+        if self._current_device() == device:
+            return self._empty(shape, FLOAT32)
+        with self._device(device):
+            return self._empty(shape, FLOAT32)
+
+    def written(self, x: Any) -> None:
+        pass
+
+
+class _ShortTorch:
+    def __init__(self, torch: Any) -> None:
+        self._tensor, self._read, self._float32 = torch.Tensor, (torch.Tensor, torch.nn.Parameter), torch.float32
+        # The public way makes a Stream object, which takes longer than all the rest.
+        self._current_stream = getattr(
+            torch._C, "_cuda_getCurrentRawStream", lambda device: torch.cuda.current_stream(device).cuda_stream
+        )
+
+    def _place(self, a: Any, b: Any, c: Any) -> tuple[int, int, int, int, int]:
+        if not (
+            c.__class__ is self._tensor
+            and a.__class__ in self._read
+            and b.__class__ in self._read
+            and a.dtype is b.dtype is c.dtype is self._float32
+            and a.is_cuda
+            and b.is_cuda
+            and c.is_cuda
+            and not (a.is_neg() or b.is_neg() or c.is_neg() or c.requires_grad)
+        ):
+            raise TypeError
+        device = c.get_device()
+        if not a.get_device() == b.get_device() == device:
+            raise ValueError
+        return device, self._current_stream(device), a.data_ptr(), b.data_ptr(), c.data_ptr()
+
+    def blocks(self, a: Any, b: Any, c: Any) -> Blocks:
+        device, stream, at_a, at_b, at_c = self._place(a, b, c)
+        if not (a.is_contiguous() and b.is_contiguous() and c.is_contiguous()):
+            raise ValueError
+        return device, stream, True, at_a, a.numel(), at_b, b.numel(), at_c, c.numel()
+
+    def stacks(self, a: Any, b: Any, c: Any) -> Stacks:
+        device, stream, at_a, at_b, at_c = self._place(a, b, c)
+        return (
+            *(device, stream, ITEM, at_a, *_stack(a.shape, a.stride())),
+            *(at_b, *_stack(b.shape, b.stride()), at_c, *_stack(c.shape, c.stride())),
+        )
+
+    def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
+        return like.new_empty(shape)
+
+    def written(self, x: Any) -> None:
+        _count_write(x)
+
+
+def _stack(shape: tuple[int, ...], steps: tuple[int, ...]) -> tuple[int, ...]:
+    """Sizes and steps of a stack of matrices; a matrix is a stack of one."""
+    if len(shape) == 2:
+        return (1, *shape, 0, *steps)
+    if len(shape) == 3:
+        return (*shape, *steps)
+    raise ValueError
 
 
 # ---- scalars -------------------------------------------------------------------------------------------------------
@@ -562,7 +689,11 @@ def assign(target: View, source: View) -> None:
 def written(seen: View) -> None:
     """Tell a library that an array of its was written, if it keeps count."""
     if seen.library == "torch":
-        # Autograd compares versions to find values that were saved for a gradient and then changed.
-        increment = getattr(sys.modules["torch"].autograd.graph, "increment_version", None)
-        if increment is not None and not seen.array.is_inference():
-            increment(seen.array)
+        _count_write(seen.array)
+
+
+def _count_write(x: Any) -> None:
+    # Autograd compares versions to find values that were saved for a gradient and then changed.
+    increment = getattr(sys.modules["torch"].autograd.graph, "increment_version", None)
+    if increment is not None and not x.is_inference():
+        increment(x)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import importlib.util
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -69,7 +67,7 @@ atexit.register(_stop_running)
 class Context:
     """One C handle. ``c`` is its pointer; the other attributes are what it is set to now."""
 
-    __slots__ = ("c", "default_mode", "device", "lock", "mode", "stream")
+    __slots__ = ("c", "default_mode", "device", "lock", "mode")
 
     def __init__(self, device: int | None) -> None:
         out = ffi.new("pyblasHandle_t *")
@@ -78,17 +76,11 @@ class Context:
             find_blas()
             check(lib.pyblasCreateCpu(out))
         else:
-            with _current_device(device):
-                check(lib.pyblasCreate(out))
+            check(lib.pyblasCreateOnDevice(out, device))
         self.c = out[0]
         self.device = device
         self.lock = threading.RLock()
-        self.stream = 0
         if device is not None:
-            found = ffi.new("int *")
-            check(lib.pyblasGetDevice(self.c, found))
-            if found[0] != device:
-                raise InvalidValueError(f"GPU {device} could not be made current; the current one is {found[0]}")
             # gemm_batched gathers its addresses on the host.
             check(lib.pyblasSetArrayMode(self.c, lib.PYBLAS_ARRAY_MODE_HOST))
         mode = ffi.new("pyblasComputeType_t *")
@@ -101,9 +93,7 @@ class Context:
             self.mode = mode
 
     def set_stream(self, stream: int) -> None:
-        if stream != self.stream:
-            check(lib.pyblasSetStream(self.c, ffi.cast("pyblasStream_t", stream)))
-            self.stream = stream
+        check(lib.pyblasSetStream(self.c, ffi.cast("pyblasStream_t", stream)))
 
     def close(self) -> None:
         c, self.c = self.c, ffi.NULL
@@ -134,33 +124,6 @@ def find_blas() -> None:
                 # Refused once a product in C has loaded a BLAS; then that one is used.
                 lib.pyblasSetBlasLibrary(os.fsencode(path))
                 return
-
-
-@contextmanager
-def _current_device(device: int) -> Iterator[None]:
-    """Make a CUDA device current on this thread for the time of creating a handle.
-
-    The driver does it, as the CUDA runtime inside the library has no name here and the caller's libraries may be any. A
-    driver that is missing or refuses is left to pyblasCreate, which says what is wrong.
-    """
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        yield
-        return
-    ordinal, context = ctypes.c_int(0), ctypes.c_void_p()
-    # The primary context, which the runtime uses too, is kept for the life of the process.
-    pushed = (
-        driver.cuInit(ctypes.c_uint(0)) == 0
-        and driver.cuDeviceGet(ctypes.byref(ordinal), ctypes.c_int(device)) == 0
-        and driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal) == 0
-        and driver.cuCtxPushCurrent_v2(context) == 0
-    )
-    try:
-        yield
-    finally:
-        if pushed:
-            driver.cuCtxPopCurrent_v2(ctypes.byref(context))
 
 
 # ---- what belongs to a thread --------------------------------------------------------------------------------------

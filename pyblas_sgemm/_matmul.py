@@ -12,15 +12,20 @@ from . import _arrays
 from ._arrays import ITEM, View
 from ._cffi import ffi, lib
 from ._handle import Context, context_for, require_usable, thread
-from ._sgemm import Settings
+from ._sgemm import GO_THE_LONG_WAY, Settings
 from ._status import InvalidValueError, check
 
 _checked_matmul = lib.pyblas_checked_matmul
+_checked_matmul_on_gpu = lib.pyblas_checked_matmul_on_gpu
+_short = _arrays.short
 _from_buffer = ffi.from_buffer
 _FLOATS = ffi.typeof("float[]")
 _FLOAT32 = np.dtype(np.float32)
 _ndarray = np.ndarray
 _empty = np.empty
+
+# By the number of axes: what stands in front of a matrix's shape to make it that of a stack. Vectors have none.
+_ONE_MATRIX: dict[int, tuple[int, ...]] = {2: (1,), 3: ()}
 
 
 def matmul(
@@ -49,57 +54,53 @@ def matmul(
     >>> pyblas_sgemm.matmul(np.ones((2, 3), np.float32), np.ones(3, np.float32))
     array([3., 3.], dtype=float32)
     """
-    try:
-        if (
-            a.dtype is b.dtype is _FLOAT32
-            and a.__class__ is b.__class__ is _ndarray
-            and compute is None
-            and batch_invariant is None
-            and alpha.__class__ is beta.__class__ is int
-            and alpha == 1
-            and beta == 0
-        ):
-            if out is None:
-                if a.ndim == b.ndim == 2:
-                    result = _empty((a.shape[0], b.shape[1]), _FLOAT32)
-                elif a.ndim == b.ndim == 3:
-                    result = _empty((*a.shape[:2], b.shape[2]), _FLOAT32)
-                else:
-                    return _matmul(a, b, out, alpha, beta, compute, batch_invariant)
-            elif out.dtype is _FLOAT32 and out.__class__ is _ndarray:
-                result = out
+    if (
+        compute is None
+        and batch_invariant is None
+        and alpha.__class__ is beta.__class__ is int
+        and alpha == 1
+        and beta == 0
+    ):
+        short, status, result = None, None, out
+        try:
+            if a.dtype is b.dtype is _FLOAT32 and a.__class__ is b.__class__ is _ndarray:
+                if out is None and a.ndim == b.ndim:
+                    result = _empty((*a.shape[:-1], b.shape[-1]), _FLOAT32)
+                if result.dtype is _FLOAT32 and result.__class__ is _ndarray and a.ndim == b.ndim == result.ndim:
+                    status = _checked_matmul(
+                        thread.host,
+                        _from_buffer(_FLOATS, a),
+                        *_ONE_MATRIX[a.ndim],
+                        *a.shape,
+                        _from_buffer(_FLOATS, b),
+                        *_ONE_MATRIX[b.ndim],
+                        *b.shape,
+                        _from_buffer(_FLOATS, result, True),
+                        *_ONE_MATRIX[result.ndim],
+                        *result.shape,
+                    )
             else:
-                return _matmul(a, b, out, alpha, beta, compute, batch_invariant)
-            if a.ndim == b.ndim == result.ndim == 2:
-                status = _checked_matmul(
-                    thread.host,
-                    _from_buffer(_FLOATS, a),
-                    1,
-                    *a.shape,
-                    _from_buffer(_FLOATS, b),
-                    1,
-                    *b.shape,
-                    _from_buffer(_FLOATS, result, True),
-                    1,
-                    *result.shape,
-                )
-            elif a.ndim == b.ndim == result.ndim == 3:
-                status = _checked_matmul(
-                    thread.host,
-                    _from_buffer(_FLOATS, a),
-                    *a.shape,
-                    _from_buffer(_FLOATS, b),
-                    *b.shape,
-                    _from_buffer(_FLOATS, result, True),
-                    *result.shape,
-                )
-            else:
-                return _matmul(a, b, out, alpha, beta, compute, batch_invariant)
-            if status == 0:
-                return result
-    except (AttributeError, TypeError, ValueError, BufferError):
-        pass  # the long way finds out what it is, and whether it is a mistake
+                short = _short[a.__class__]
+                if out is None:
+                    result = short.empty(a, _of_stacks(a.shape, b.shape))
+                elif out.ndim != max(a.ndim, b.ndim):
+                    raise ValueError
+                gpu, queue, *stacks = short.stacks(a, b, result)
+                status = _checked_matmul_on_gpu(thread.contexts[gpu].c, queue, *stacks)
+        except GO_THE_LONG_WAY:
+            pass
+        if status == 0:
+            if short is not None and out is not None:
+                short.written(out)
+            return result
     return _matmul(a, b, out, alpha, beta, compute, batch_invariant)
+
+
+def _of_stacks(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of a product of matrices or stacks. Where a stack of one is repeated it is wrong, which the C call refuses."""
+    m, _ = a[-2:]
+    _, n = b[-2:]
+    return (*(a if len(a) >= len(b) else b)[:-2], m, n)
 
 
 # ---- the long way --------------------------------------------------------------------------------------------------

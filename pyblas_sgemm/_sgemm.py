@@ -1,8 +1,9 @@
 """sgemm, gemm_strided_batched, gemm_batched and selected_kernel.
 
-Each call first tries the short way: three NumPy arrays that are blocks in C order, strings and numbers as most callers
-write them, no settings. There Python only fetches addresses and one C call judges and computes; whatever does not fit
-falls through to the long way, which knows every kind of array and has the words for every mistake.
+Each call first tries the short way: three arrays of NumPy that are blocks in C order, or of a GPU library that are blocks
+in one order, strings and numbers as most callers write them, no settings. There Python only fetches addresses and one C
+call judges and computes; whatever does not fit falls through to the long way, which knows every kind of array and has the
+words for every mistake.
 """
 
 from __future__ import annotations
@@ -26,10 +27,15 @@ _SHORT_FLAGS: dict[object, int] = {None: _ROW_MAJOR, "C": _ROW_MAJOR, "F": 0}
 
 _checked_sgemm = lib.pyblas_checked_sgemm
 _checked_gemm_strided_batched = lib.pyblas_checked_gemm_strided_batched
+_checked_sgemm_on_gpu = lib.pyblas_checked_sgemm_on_gpu
+_checked_gemm_strided_batched_on_gpu = lib.pyblas_checked_gemm_strided_batched_on_gpu
+_short = _arrays.short
 _from_buffer = ffi.from_buffer
 _FLOATS = ffi.typeof("float[]")
 _FLOAT32 = np.dtype(np.float32)
 _ndarray = np.ndarray
+# What a short call raises on arguments that do not fit it. The long way finds out whether they are a mistake.
+GO_THE_LONG_WAY = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, BufferError, RuntimeError)
 _UNDECIDED = {
     lib.PYBLAS_CHECKED_UNDECIDED_A: lib.PYBLAS_CHECKED_A_IS_DISJOINT,
     lib.PYBLAS_CHECKED_UNDECIDED_B: lib.PYBLAS_CHECKED_B_IS_DISJOINT,
@@ -87,44 +93,73 @@ def sgemm(
     >>> c = np.empty((2, 4), np.float32)
     >>> pyblas_sgemm.sgemm("N", "N", 2, 4, 3, 1.0, a, 3, b, 4, 0.0, c, 4)
     """
-    try:
-        if (
-            A.dtype is B.dtype is C.dtype is _FLOAT32
-            and A.__class__ is B.__class__ is C.__class__ is _ndarray
-            and stream is None
-            and compute is None
-            and batch_invariant is None
-            and device is None
-            and handle is None
-            and (alpha.__class__ is float or alpha.__class__ is int)
-            and (beta.__class__ is float or beta.__class__ is int)
-            # Floats have no |, so this refuses m = 2.5, which would pass for 2 on its way to C.
-            and m | n | k | lda | ldb | ldc is not None
-            and _checked_sgemm(
-                thread.host,
-                _SHORT_FLAGS[order],
-                _OPERATIONS[transa],
-                _OPERATIONS[transb],
-                m,
-                n,
-                k,
-                alpha,
-                _from_buffer(_FLOATS, A),
-                A.size,
-                lda,
-                _from_buffer(_FLOATS, B),
-                B.size,
-                ldb,
-                beta,
-                _from_buffer(_FLOATS, C, True),
-                C.size,
-                ldc,
-            )
-            == 0
-        ):
+    if (
+        stream is None
+        and compute is None
+        and batch_invariant is None
+        and device is None
+        and handle is None
+        and (alpha.__class__ is float or alpha.__class__ is int)
+        and (beta.__class__ is float or beta.__class__ is int)
+    ):
+        short = status = None
+        try:
+            if (
+                # Floats have no |, so this refuses m = 2.5, which would pass for 2 on its way to C.
+                m | n | k | lda | ldb | ldc is not None
+                and A.dtype is B.dtype is C.dtype is _FLOAT32
+                and A.__class__ is B.__class__ is C.__class__ is _ndarray
+            ):
+                status = _checked_sgemm(
+                    thread.host,
+                    _SHORT_FLAGS[order],
+                    _OPERATIONS[transa],
+                    _OPERATIONS[transb],
+                    m,
+                    n,
+                    k,
+                    alpha,
+                    _from_buffer(_FLOATS, A),
+                    A.size,
+                    lda,
+                    _from_buffer(_FLOATS, B),
+                    B.size,
+                    ldb,
+                    beta,
+                    _from_buffer(_FLOATS, C, True),
+                    C.size,
+                    ldc,
+                )
+            else:
+                short = _short[C.__class__]
+                gpu, queue, by_rows, at_a, size_a, at_b, size_b, at_c, size_c = short.blocks(A, B, C)
+                status = _checked_sgemm_on_gpu(
+                    thread.contexts[gpu].c,
+                    queue,
+                    by_rows * _ROW_MAJOR if order is None else _SHORT_FLAGS[order],
+                    _OPERATIONS[transa],
+                    _OPERATIONS[transb],
+                    m,
+                    n,
+                    k,
+                    alpha,
+                    at_a,
+                    size_a,
+                    lda,
+                    at_b,
+                    size_b,
+                    ldb,
+                    beta,
+                    at_c,
+                    size_c,
+                    ldc,
+                )
+        except GO_THE_LONG_WAY:
+            pass
+        if status == 0:
+            if short is not None:
+                short.written(C)
             return C
-    except (AttributeError, TypeError, KeyError, ValueError, BufferError, OverflowError):
-        pass  # the long way finds out what it is, and whether it is a mistake
     call = _parse("sgemm", transa, transb, m, n, k, lda, ldb, ldc)
     return _run(call, alpha, A, B, beta, C, order, stream, compute, batch_invariant, device, handle)
 
@@ -167,47 +202,81 @@ def gemm_strided_batched(
     >>> scores = np.empty((4, 16, 16), np.float32)
     >>> pyblas_sgemm.gemm_strided_batched("N", "T", 16, 16, 8, 1.0, q, 32, 8, q, 32, 8, 0.0, scores, 16, 256, 4)
     """
-    try:
-        if (
-            A.dtype is B.dtype is C.dtype is _FLOAT32
-            and A.__class__ is B.__class__ is C.__class__ is _ndarray
-            and stream is None
-            and compute is None
-            and batch_invariant is None
-            and device is None
-            and handle is None
-            and (alpha.__class__ is float or alpha.__class__ is int)
-            and (beta.__class__ is float or beta.__class__ is int)
-            and m | n | k | lda | strideA | ldb | strideB | ldc | strideC | batch_count is not None
-            and _checked_gemm_strided_batched(
-                thread.host,
-                _SHORT_FLAGS[order],
-                _OPERATIONS[transa],
-                _OPERATIONS[transb],
-                m,
-                n,
-                k,
-                alpha,
-                _from_buffer(_FLOATS, A),
-                A.size,
-                lda,
-                strideA,
-                _from_buffer(_FLOATS, B),
-                B.size,
-                ldb,
-                strideB,
-                beta,
-                _from_buffer(_FLOATS, C, True),
-                C.size,
-                ldc,
-                strideC,
-                batch_count,
-            )
-            == 0
-        ):
+    if (
+        stream is None
+        and compute is None
+        and batch_invariant is None
+        and device is None
+        and handle is None
+        and (alpha.__class__ is float or alpha.__class__ is int)
+        and (beta.__class__ is float or beta.__class__ is int)
+    ):
+        short = status = None
+        try:
+            if (
+                # Floats have no |, so this refuses m = 2.5, which would pass for 2 on its way to C.
+                m | n | k | lda | strideA | ldb | strideB | ldc | strideC | batch_count is not None
+                and A.dtype is B.dtype is C.dtype is _FLOAT32
+                and A.__class__ is B.__class__ is C.__class__ is _ndarray
+            ):
+                status = _checked_gemm_strided_batched(
+                    thread.host,
+                    _SHORT_FLAGS[order],
+                    _OPERATIONS[transa],
+                    _OPERATIONS[transb],
+                    m,
+                    n,
+                    k,
+                    alpha,
+                    _from_buffer(_FLOATS, A),
+                    A.size,
+                    lda,
+                    strideA,
+                    _from_buffer(_FLOATS, B),
+                    B.size,
+                    ldb,
+                    strideB,
+                    beta,
+                    _from_buffer(_FLOATS, C, True),
+                    C.size,
+                    ldc,
+                    strideC,
+                    batch_count,
+                )
+            else:
+                short = _short[C.__class__]
+                gpu, queue, by_rows, at_a, size_a, at_b, size_b, at_c, size_c = short.blocks(A, B, C)
+                status = _checked_gemm_strided_batched_on_gpu(
+                    thread.contexts[gpu].c,
+                    queue,
+                    by_rows * _ROW_MAJOR if order is None else _SHORT_FLAGS[order],
+                    _OPERATIONS[transa],
+                    _OPERATIONS[transb],
+                    m,
+                    n,
+                    k,
+                    alpha,
+                    at_a,
+                    size_a,
+                    lda,
+                    strideA,
+                    at_b,
+                    size_b,
+                    ldb,
+                    strideB,
+                    beta,
+                    at_c,
+                    size_c,
+                    ldc,
+                    strideC,
+                    batch_count,
+                )
+        except GO_THE_LONG_WAY:
+            pass
+        if status == 0:
+            if short is not None:
+                short.written(C)
             return C
-    except (AttributeError, TypeError, KeyError, ValueError, BufferError, OverflowError):
-        pass
     call = _parse(
         "gemm_strided_batched", transa, transb, m, n, k, lda, ldb, ldc, strideA, strideB, strideC, batch_count
     )

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pyblas_sgemm
-from pyblas_sgemm import InvalidValueError, _arrays, _handle
+from pyblas_sgemm import InvalidValueError, _arrays, _handle, _matmul, _sgemm
 from pyblas_sgemm._arrays import Elements, View, view
 from pyblas_sgemm._cffi import lib
 
@@ -272,11 +272,12 @@ def cupy(monkeypatch):
     module = types.ModuleType("cupy")
 
     class ndarray:
-        def __init__(self, memory):
+        def __init__(self, memory, device=0):
             self.memory = memory
             self.dtype, self.shape, self.strides, self.flags = memory.dtype, memory.shape, memory.strides, memory.flags
-            self.data = types.SimpleNamespace(ptr=memory.ctypes.data, device_id=0)
-            self.device = module.cuda.Device(0)
+            self.size, self.ndim = memory.size, memory.ndim
+            self.data = types.SimpleNamespace(ptr=memory.ctypes.data, device_id=device)
+            self.device = module.cuda.Device(device)
 
         def __setitem__(self, index, value):
             self.memory[index] = value.memory
@@ -286,9 +287,94 @@ def cupy(monkeypatch):
     module.cuda = types.SimpleNamespace(
         get_current_stream=lambda device: types.SimpleNamespace(ptr=700 + device),
         Device=lambda device: contextlib.nullcontext(device),
+        runtime=types.SimpleNamespace(getDevice=lambda: 0),
     )
     monkeypatch.setitem(sys.modules, "cupy", module)
     return module
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    """The same for PyTorch. Tensors count how often they are written."""
+    module = types.ModuleType("torch")
+    module.float32, module.float64, module.strided = "torch.float32", "torch.float64", "torch.strided"
+
+    class Tensor:
+        layout, requires_grad = "torch.strided", False
+
+        def __init__(self, memory, device=0):
+            self.memory, self.index, self.writes, self.ndim = memory, device, 0, memory.ndim
+            self.dtype = getattr(module, str(memory.dtype))
+            self.shape, self.device = memory.shape, types.SimpleNamespace(type="cuda", index=device)
+            self.is_cuda = True
+
+        def stride(self):
+            return tuple(step // 4 for step in self.memory.strides)
+
+        def data_ptr(self):
+            return self.memory.ctypes.data
+
+        def is_contiguous(self):
+            return self.memory.flags.c_contiguous
+
+        def numel(self):
+            return self.memory.size
+
+        def get_device(self):
+            return self.index
+
+        def is_neg(self):
+            return False
+
+        def is_inference(self):
+            return False
+
+        def detach(self):
+            return self
+
+        def copy_(self, other):
+            self.memory[...] = other.memory
+
+        def new_empty(self, shape):
+            return Tensor(np.full(shape, np.nan, np.float32), self.index)
+
+    class Parameter(Tensor):
+        requires_grad = True
+
+    def increment_version(tensor):
+        tensor.writes += 1
+
+    module.Tensor, module.nn = Tensor, types.SimpleNamespace(Parameter=Parameter)
+    module.empty = lambda shape, dtype, device: Tensor(np.full(shape, np.nan, np.float32))
+    module.cuda = types.SimpleNamespace(current_stream=lambda device: types.SimpleNamespace(cuda_stream=800 + device))
+    module._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: 800 + device)
+    graph = types.SimpleNamespace(increment_version=increment_version)
+    module.autograd = types.SimpleNamespace(graph=graph)
+    monkeypatch.setitem(sys.modules, "torch", module)
+    return module
+
+
+@pytest.fixture
+def short_calls(monkeypatch, stand_in):
+    """Streams of the short calls that a GPU would have been given and that were answered with success."""
+    streams = []
+
+    def passing(entry):
+        def call(handle, stream, *rest):
+            status = entry(handle, 0, *rest)
+            if status == 0:
+                streams.append(stream)
+            return status
+
+        return call
+
+    for module, names in (
+        (_sgemm, ("_checked_sgemm_on_gpu", "_checked_gemm_strided_batched_on_gpu")),
+        (_matmul, ("_checked_matmul_on_gpu",)),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, passing(getattr(module, name)))
+    return streams
 
 
 def interface(memory, stream=None, readonly=False):
@@ -337,6 +423,164 @@ def test_batches_of_cupy_arrays_by_address(cupy, stand_in):
         "N", "N", 2, 2, 2, 1, [*map(cupy.ndarray, a)], 2, [*map(cupy.ndarray, b)], 2, 0, [*map(cupy.ndarray, c)], 2
     )
     assert (c == want).all() and stand_in.streams == [700]
+
+
+LIBRARIES = ["cupy", "torch"]
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request, short_calls):
+    """Makes arrays of one library, which it has met, and knows its current stream."""
+    module = request.getfixturevalue(request.param)
+    array = module.ndarray if request.param == "cupy" else module.Tensor
+    _arrays.view(array(floats(1)), "x")
+    array.stream = 700 if request.param == "cupy" else 800
+    return array
+
+
+@pytest.mark.parametrize("order", ["C", "F", None])
+@pytest.mark.parametrize("ops", ["NN", "NT", "TN", "TT"])
+def test_short_calls_on_gpu_arrays(library, short_calls, ops, order):
+    m, n, k = 3, 4, 5
+    a, b = floats(m, k), floats(k, n) % 7
+    stored = [a if ops[0] == "N" else a.T, b if ops[1] == "N" else b.T]
+    for alpha, beta in ((1.0, 0.0), (2, 3.0)):
+        c = np.full((m, n), np.nan if beta == 0 else 1, np.float32)
+        want = alpha * (a @ b) + (beta if beta else 0)
+        # Blocks in C order: those of Fortran order are their transposes, one-dimensional for the library.
+        flat = [np.ascontiguousarray(x.T if order == "F" else x) for x in (*stored, c)]
+        xs = [library(x.ravel() if order == "F" else x) for x in flat]
+        before = len(short_calls)
+        result = pyblas_sgemm.sgemm(
+            *ops, m, n, k, alpha, xs[0], flat[0].shape[1], xs[1], flat[1].shape[1], beta, xs[2], flat[2].shape[1],
+            order=order,
+        )  # fmt: skip
+        assert result is xs[2] and short_calls[before:] == [library.stream]
+        got = flat[2].T if order == "F" else flat[2]
+        assert (got == want).all()
+        assert getattr(result, "writes", 1) == 1
+
+
+def test_short_calls_of_batches(library, short_calls):
+    a, b, c = floats(4, 2, 3), floats(4, 3, 5) % 7, np.full((4, 2, 5), np.nan, np.float32)
+    at_c = library(c)
+    pyblas_sgemm.gemm_strided_batched("N", "N", 2, 5, 3, 1.0, library(a), 3, 6, library(b), 5, 15, 0.0, at_c, 5, 10, 4)
+    assert (c == a @ b).all() and short_calls == [library.stream] and getattr(at_c, "writes", 1) == 1
+    with pytest.raises(ValueError, match="A needs 24 elements, its buffer has 18"):
+        pyblas_sgemm.gemm_strided_batched(
+            "N", "N", 2, 5, 3, 1.0, library(a[:3]), 3, 6, library(b), 5, 15, 0.0, at_c, 5, 10, 4
+        )
+
+
+def test_fortran_order_of_cupy_arrays_is_inferred(cupy, short_calls):
+    a, b, c = (np.asfortranarray(x) for x in (floats(2, 3), floats(3, 4), np.zeros((2, 4), np.float32)))
+    _arrays.view(cupy.ndarray(a), "x")
+    pyblas_sgemm.sgemm("N", "N", 2, 4, 3, 1, *(cupy.ndarray(a), 2, cupy.ndarray(b), 3), 0, cupy.ndarray(c), 2)
+    assert (c == a @ b).all() and short_calls == [700]
+    with pytest.raises(ValueError, match="name the order"):
+        pyblas_sgemm.sgemm("N", "N", 2, 4, 3, 1, *(cupy.ndarray(a), 2, cupy.ndarray(floats(3, 4)), 4), 0,
+                           cupy.ndarray(c), 2)  # fmt: skip
+
+
+def test_what_short_calls_leave_to_the_long_way(library, short_calls, stand_in):
+    a, c = floats(4, 4), np.zeros((4, 4), np.float32)
+
+    def product(a, b, c, m=4, k=4, **keywords):
+        return pyblas_sgemm.sgemm("N", "N", m, 4, k, 1, a, 4, b, 4, 0, c, 4, **keywords)
+
+    for keywords in ({"stream": 5}, {"compute": "fp32_pedantic"}, {"batch_invariant": True}, {"device": 0}):
+        product(library(a), library(a), library(c), **keywords)
+        assert (c == a @ a).all()
+        c[:] = 0
+    wide = np.zeros((4, 8), np.float32)
+    pyblas_sgemm.sgemm("N", "N", 4, 4, 4, 1, library(a), 4, library(a), 4, 0, library(wide[:, 4:]), 8)
+    assert (wide[:, 4:] == a @ a).all() and not wide[:, :4].any()
+    product(interface(a), library(a), library(c))
+    assert (c == a @ a).all()
+    for mistake, error, text in (
+        (lambda: product(library(a), library(a, 1), library(c)), ValueError, "GPU 0.*GPU 1|GPU 1.*GPU 0"),
+        (lambda: product(library(a), a, library(c)), TypeError, "host memory"),
+        (lambda: product(library(a), library(a.astype(np.float64)), library(c)), TypeError, "float64"),
+        (lambda: product(library(a), library(a), library(c), m=5), ValueError, "A needs 20 elements"),
+        (lambda: product(library(a), library(a), library(c), m=2.5), TypeError, "m is a float"),
+        (lambda: product(library(a), library(a), library(c), k=5), ValueError, "lda"),
+        (lambda: product(library(c), library(a), library(c)), ValueError, "C overlaps A"),
+        (lambda: product(library(a), library(a), library(c), order="X"), ValueError, "order is 'X'"),
+        (lambda: pyblas_sgemm.matmul(library(a), library(floats(3, 4))), ValueError, "inner sizes"),
+        (lambda: pyblas_sgemm.matmul(library(a), library(a, 1)), ValueError, "GPU 0.*GPU 1|GPU 1.*GPU 0"),
+        (lambda: pyblas_sgemm.matmul(library(a), library(a), out=library(wide)), ValueError, "out has shape"),
+        (lambda: pyblas_sgemm.matmul(library(a), library(a), out=library(c[None])), ValueError, "out has shape"),
+        (lambda: pyblas_sgemm.matmul(library(a[None]), library(a), out=library(c)), ValueError, "out has shape"),
+    ):
+        before = c.copy()
+        with pytest.raises(error, match=text):
+            mistake()
+        assert (c == before).all()
+    assert short_calls == []
+
+
+def test_parameters_are_read_and_not_written(torch, short_calls):
+    a, c = floats(4, 4), np.zeros((4, 4), np.float32)
+    weight = torch.nn.Parameter(a)
+    _arrays.view(weight, "x")
+    pyblas_sgemm.sgemm("N", "T", 4, 4, 4, 1, torch.Tensor(a), 4, weight, 4, 0, torch.Tensor(c), 4)
+    assert (c == a @ a.T).all()
+    assert (pyblas_sgemm.matmul(weight, weight).memory == a @ a).all()
+    assert short_calls == [800, 800]
+    with pytest.raises(ValueError, match="requires gradients"):
+        pyblas_sgemm.sgemm("N", "N", 4, 4, 4, 1, torch.Tensor(a), 4, weight, 4, 0, torch.nn.Parameter(c), 4)
+
+
+@given(st.data())
+def test_short_matmul_of_any_strides(data):
+    """Whatever the short call takes, it does as NumPy does; what BLAS can be told of, it takes."""
+    m, n, k, stack = (data.draw(st.integers(1, 4)) for _ in range(4))
+    a_shape, b_shape = (data.draw(st.sampled_from([(rows, columns), (stack, rows, columns)]))
+                        for rows, columns in ((m, k), (k, n)))  # fmt: skip
+    a, b = (data.draw(matrices(shape)) for shape in (a_shape, b_shape))
+    want = a @ b
+    c = data.draw(matrices(want.shape))
+    context = _handle.Context(None)
+    status = lib.pyblas_checked_matmul_on_gpu(
+        context.c, 0, 1, *itertools.chain.from_iterable((x.ctypes.data, *_arrays._stack(x.shape, x.strides))
+                                                        for x in (a, b, c))
+    )  # fmt: skip
+    said = [x.ndim == 2 or x.shape[0] == 1 or x.strides[0] > 0 for x in (a, b, c)]
+    blocks = all(x.flags.c_contiguous for x in (a, b, c))
+    assert status == 0 or not blocks or not all(said)
+    if status == 0:
+        assert (c == want).all()
+
+
+@st.composite
+def matrices(draw, shape):
+    """A view of small integers with axes in any order, gaps and steps."""
+    axes = draw(st.permutations(range(len(shape))))
+    steps = [draw(st.sampled_from([1, 1, 1, 2])) for _ in shape]
+    memory = np.random.default_rng(draw(st.integers(0, 99))).integers(-4, 5, [
+        shape[axis] * step + draw(st.integers(0, 2)) for axis, step in zip(axes, steps, strict=True)
+    ]).astype(np.float32)  # fmt: skip
+    x = memory[tuple(slice(0, shape[axis] * step, step) for axis, step in zip(axes, steps, strict=True))]
+    return x.transpose(np.argsort(axes))
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [((2, 3), (3, 4)), ((5, 2, 3), (5, 3, 4)), ((5, 2, 3), (3, 4)), ((2, 3), (5, 3, 4)), ((5, 2, 3), (1, 3, 4))],
+    ids=str,
+)
+def test_short_matmul_makes_its_result(library, short_calls, shapes):
+    a, b = (floats(*shape) % 7 for shape in shapes)
+    result = pyblas_sgemm.matmul(library(a), library(b))
+    assert type(result) is library and result.memory.shape == (a @ b).shape
+    assert (result.memory == a @ b).all() and short_calls == [library.stream]
+    out = np.full((a @ b).shape, np.nan, np.float32)
+    at = library(out)
+    assert pyblas_sgemm.matmul(library(a), library(b), out=at) is at
+    assert (out == a @ b).all() and short_calls == [library.stream] * 2 and getattr(at, "writes", 1) == 1
+    turned = np.ascontiguousarray(b.swapaxes(-1, -2)).swapaxes(-1, -2)
+    assert (pyblas_sgemm.matmul(library(a), library(turned)).memory == a @ b).all()
+    assert short_calls == [library.stream] * 3
 
 
 def test_the_library_of_c_decides_the_stream(cupy, stand_in):

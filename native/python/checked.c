@@ -214,16 +214,26 @@ int pyblas_checked_gemm(pyblasHandle_t handle, int flags, int transa, int transb
                    &ba, &sb, &bb, on_device ? (const float *)beta_address : &host_beta, &sc, &bc, batch);
 }
 
+/* On three blocks, each read from its first element. */
+static int on_blocks(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                     double alpha, uintptr_t a, int64_t a_size, int64_t lda, int64_t stride_a, uintptr_t b,
+                     int64_t b_size, int64_t ldb, int64_t stride_b, double beta, uintptr_t c, int64_t c_size,
+                     int64_t ldc, int64_t stride_c, int64_t batch) {
+    const int row_major = flags & PYBLAS_CHECKED_ROW_MAJOR;
+    const float host_alpha = (float)alpha, host_beta = (float)beta;
+    const struct set sa = stored(a, row_major, transa, m, k, lda, stride_a);
+    const struct set sb = stored(b, row_major, transb, k, n, ldb, stride_b);
+    const struct set sc = stored(c, row_major, PYBLAS_OP_N, m, n, ldc, stride_c);
+    const struct buffer ba = {0, a_size}, bb = {0, b_size}, bc = {0, c_size};
+    return checked(handle, flags, transa, transb, m, n, k, &host_alpha, &sa, &ba, &sb, &bb, &host_beta, &sc, &bc,
+                   batch);
+}
+
 int pyblas_checked_sgemm(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n, int64_t k,
                          double alpha, const float *a, int64_t a_size, int64_t lda, const float *b, int64_t b_size,
                          int64_t ldb, double beta, float *c, int64_t c_size, int64_t ldc) {
-    const int row_major = flags & PYBLAS_CHECKED_ROW_MAJOR;
-    const float host_alpha = (float)alpha, host_beta = (float)beta;
-    const struct set sa = stored((uintptr_t)a, row_major, transa, m, k, lda, 0);
-    const struct set sb = stored((uintptr_t)b, row_major, transb, k, n, ldb, 0);
-    const struct set sc = stored((uintptr_t)c, row_major, PYBLAS_OP_N, m, n, ldc, 0);
-    const struct buffer ba = {0, a_size}, bb = {0, b_size}, bc = {0, c_size};
-    return checked(handle, flags, transa, transb, m, n, k, &host_alpha, &sa, &ba, &sb, &bb, &host_beta, &sc, &bc, 1);
+    return on_blocks(handle, flags, transa, transb, m, n, k, alpha, (uintptr_t)a, a_size, lda, 0, (uintptr_t)b, b_size,
+                     ldb, 0, beta, (uintptr_t)c, c_size, ldc, 0, 1);
 }
 
 int pyblas_checked_gemm_strided_batched(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n,
@@ -231,14 +241,34 @@ int pyblas_checked_gemm_strided_batched(pyblasHandle_t handle, int flags, int tr
                                         int64_t stride_a, const float *b, int64_t b_size, int64_t ldb, int64_t stride_b,
                                         double beta, float *c, int64_t c_size, int64_t ldc, int64_t stride_c,
                                         int64_t batch) {
-    const int row_major = flags & PYBLAS_CHECKED_ROW_MAJOR;
-    const float host_alpha = (float)alpha, host_beta = (float)beta;
-    const struct set sa = stored((uintptr_t)a, row_major, transa, m, k, lda, stride_a);
-    const struct set sb = stored((uintptr_t)b, row_major, transb, k, n, ldb, stride_b);
-    const struct set sc = stored((uintptr_t)c, row_major, PYBLAS_OP_N, m, n, ldc, stride_c);
-    const struct buffer ba = {0, a_size}, bb = {0, b_size}, bc = {0, c_size};
-    return checked(handle, flags | PYBLAS_CHECKED_STRIDED_BATCHED, transa, transb, m, n, k, &host_alpha, &sa, &ba, &sb,
-                   &bb, &host_beta, &sc, &bc, batch);
+    return on_blocks(handle, flags | PYBLAS_CHECKED_STRIDED_BATCHED, transa, transb, m, n, k, alpha, (uintptr_t)a,
+                     a_size, lda, stride_a, (uintptr_t)b, b_size, ldb, stride_b, beta, (uintptr_t)c, c_size, ldc,
+                     stride_c, batch);
+}
+
+static int on_stream(pyblasHandle_t handle, uintptr_t stream) {
+    return (int)pyblasSetStream(handle, (pyblasStream_t)stream);
+}
+
+int pyblas_checked_sgemm_on_gpu(pyblasHandle_t handle, uintptr_t stream, int flags, int transa, int transb, int64_t m,
+                                int64_t n, int64_t k, double alpha, uintptr_t a, int64_t a_size, int64_t lda,
+                                uintptr_t b, int64_t b_size, int64_t ldb, double beta, uintptr_t c, int64_t c_size,
+                                int64_t ldc) {
+    const int status = on_stream(handle, stream);
+    return status ? status
+                  : on_blocks(handle, flags, transa, transb, m, n, k, alpha, a, a_size, lda, 0, b, b_size, ldb, 0, beta,
+                              c, c_size, ldc, 0, 1);
+}
+
+int pyblas_checked_gemm_strided_batched_on_gpu(pyblasHandle_t handle, uintptr_t stream, int flags, int transa,
+                                               int transb, int64_t m, int64_t n, int64_t k, double alpha, uintptr_t a,
+                                               int64_t a_size, int64_t lda, int64_t stride_a, uintptr_t b,
+                                               int64_t b_size, int64_t ldb, int64_t stride_b, double beta, uintptr_t c,
+                                               int64_t c_size, int64_t ldc, int64_t stride_c, int64_t batch) {
+    const int status = on_stream(handle, stream);
+    return status ? status
+                  : on_blocks(handle, flags | PYBLAS_CHECKED_STRIDED_BATCHED, transa, transb, m, n, k, alpha, a, a_size,
+                              lda, stride_a, b, b_size, ldb, stride_b, beta, c, c_size, ldc, stride_c, batch);
 }
 
 int pyblas_checked_matmul(pyblasHandle_t handle, const float *a, int64_t a_stack, int64_t m, int64_t k, const float *b,
@@ -252,6 +282,76 @@ int pyblas_checked_matmul(pyblasHandle_t handle, const float *a, int64_t a_stack
     return pyblas_checked_gemm_strided_batched(handle, PYBLAS_CHECKED_ROW_MAJOR, PYBLAS_OP_N, PYBLAS_OP_N, m, n, k, 1.0,
                                                a, c_stack * m * k, k, m * k, b, c_stack * k * n, n, k * n, 0.0, c,
                                                c_stack * m * n, n, m * n, c_stack);
+}
+
+/* Steps along the axes of a stack of matrices, in elements. */
+struct steps {
+    int64_t stack, row, column;
+};
+
+static int in_elements(struct steps *steps, int64_t unit) {
+    for (int64_t *step = &steps->stack; step <= &steps->column; ++step) {
+        const wide bytes = (wide)*step * unit;
+        if (bytes % 4 != 0)
+            return 0;
+        *step = (int64_t)(bytes / 4);
+    }
+    return 1;
+}
+
+/* Whether a matrix lies in rows (1) or in columns (0), and its leading dimension; -1 if BLAS cannot say it. */
+static int laid(int64_t rows, int64_t columns, const struct steps *steps, int64_t *ld) {
+    for (int by_rows = 1; by_rows >= 0; --by_rows) {
+        const int64_t length = by_rows ? columns : rows, vectors = by_rows ? rows : columns;
+        const int64_t unit = by_rows ? steps->column : steps->row, step = by_rows ? steps->row : steps->column;
+        if ((length == 1 || unit == 1) && (vectors == 1 || step >= length)) {
+            *ld = vectors == 1 ? length : step;
+            return by_rows;
+        }
+    }
+    return -1;
+}
+
+/* Whether the stack is no more than a longer axis of x and c; then it becomes that. */
+static int continues(int64_t stack, int64_t *length, const struct steps *x, int64_t *x_step, const struct steps *c,
+                     int64_t *c_step) {
+    const int single = *length == 1;
+    if (!single && (x->stack != (wide)*length * *x_step || c->stack != (wide)*length * *c_step))
+        return 0;
+    if (single) {
+        *x_step = x->stack;
+        *c_step = c->stack;
+    }
+    *length *= stack;
+    return 1;
+}
+
+int pyblas_checked_matmul_on_gpu(pyblasHandle_t handle, uintptr_t stream, int64_t unit, uintptr_t a, int64_t a_stack,
+                                 int64_t m, int64_t k, int64_t a_stack_step, int64_t a_row_step, int64_t a_column_step,
+                                 uintptr_t b, int64_t b_stack, int64_t b_rows, int64_t n, int64_t b_stack_step,
+                                 int64_t b_row_step, int64_t b_column_step, uintptr_t c, int64_t c_stack,
+                                 int64_t c_rows, int64_t c_columns, int64_t c_stack_step, int64_t c_row_step,
+                                 int64_t c_column_step) {
+    struct steps sa = {a_stack == 1 ? 0 : a_stack_step, a_row_step, a_column_step};
+    struct steps sb = {b_stack == 1 ? 0 : b_stack_step, b_row_step, b_column_step};
+    struct steps sc = {c_stack_step, c_row_step, c_column_step};
+    int64_t lda, ldb, ldc, batch = c_stack;
+    if (k != b_rows || m != c_rows || n != c_columns || (a_stack != 1 && a_stack != batch) ||
+        (b_stack != 1 && b_stack != batch) || m < 1 || n < 1 || k < 1 || batch < 1 || !in_elements(&sa, unit) ||
+        !in_elements(&sb, unit) || !in_elements(&sc, unit))
+        return PYBLAS_CHECKED_OTHER_SHAPES;
+    /* A stack along which only one operand moves is more rows, or more columns, of one product. */
+    if (batch > 1 && ((sb.stack == 0 && sa.stack != 0 && continues(batch, &m, &sa, &sa.row, &sc, &sc.row)) ||
+                      (sa.stack == 0 && sb.stack != 0 && continues(batch, &n, &sb, &sb.column, &sc, &sc.column))))
+        batch = 1;
+    const int c_by_rows = laid(m, n, &sc, &ldc), a_by_rows = laid(m, k, &sa, &lda), b_by_rows = laid(k, n, &sb, &ldb);
+    if (c_by_rows < 0 || a_by_rows < 0 || b_by_rows < 0)
+        return PYBLAS_CHECKED_OTHER_SHAPES;
+    const int status = on_stream(handle, stream);
+    const int flags = (c_by_rows ? PYBLAS_CHECKED_ROW_MAJOR : 0) | (batch > 1 ? PYBLAS_CHECKED_STRIDED_BATCHED : 0);
+    return status ? status
+                  : on_blocks(handle, flags, a_by_rows != c_by_rows, b_by_rows != c_by_rows, m, n, k, 1.0, a, -1, lda,
+                              sa.stack, b, -1, ldb, sb.stack, 0.0, c, -1, ldc, sc.stack, batch);
 }
 
 int pyblas_checked_gemm_batched(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n,

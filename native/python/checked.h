@@ -48,6 +48,26 @@ int pyblas_checked_matmul(pyblasHandle_t handle, const float *a, int64_t a_stack
                           int64_t b_stack, int64_t b_rows, int64_t n, float *c, int64_t c_stack, int64_t c_rows,
                           int64_t c_columns);
 
+/* The same on blocks of a GPU's memory, queued on a stream. */
+int pyblas_checked_sgemm_on_gpu(pyblasHandle_t handle, uintptr_t stream, int flags, int transa, int transb, int64_t m,
+                                int64_t n, int64_t k, double alpha, uintptr_t a, int64_t a_size, int64_t lda,
+                                uintptr_t b, int64_t b_size, int64_t ldb, double beta, uintptr_t c, int64_t c_size,
+                                int64_t ldc);
+int pyblas_checked_gemm_strided_batched_on_gpu(pyblasHandle_t handle, uintptr_t stream, int flags, int transa,
+                                               int transb, int64_t m, int64_t n, int64_t k, double alpha, uintptr_t a,
+                                               int64_t a_size, int64_t lda, int64_t stride_a, uintptr_t b,
+                                               int64_t b_size, int64_t ldb, int64_t stride_b, double beta, uintptr_t c,
+                                               int64_t c_size, int64_t ldc, int64_t stride_c, int64_t batch);
+
+/* C := A * B for stacks of matrices on a GPU. Steps along stack, rows and columns count units of so many bytes; a stack
+   of one is repeated. What BLAS cannot be told of as it lies is PYBLAS_CHECKED_OTHER_SHAPES too. */
+int pyblas_checked_matmul_on_gpu(pyblasHandle_t handle, uintptr_t stream, int64_t unit, uintptr_t a, int64_t a_stack,
+                                 int64_t m, int64_t k, int64_t a_stack_step, int64_t a_row_step, int64_t a_column_step,
+                                 uintptr_t b, int64_t b_stack, int64_t b_rows, int64_t n, int64_t b_stack_step,
+                                 int64_t b_row_step, int64_t b_column_step, uintptr_t c, int64_t c_stack,
+                                 int64_t c_rows, int64_t c_columns, int64_t c_stack_step, int64_t c_row_step,
+                                 int64_t c_column_step);
+
 /* Arrays of addresses in host memory whose buffers the caller has checked. */
 int pyblas_checked_gemm_batched(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n,
                                 int64_t k, double alpha, uintptr_t alpha_address, uintptr_t a, int64_t lda, uintptr_t b,
