@@ -33,6 +33,9 @@ class KernelInfo(NamedTuple):
     engine: str
     modes: tuple[str, ...]
     min_sm: int
+    threads: int
+    registers: int
+    shared_bytes: int
 
 
 class SelectedKernel(NamedTuple):
@@ -462,7 +465,7 @@ def _engine_of(kernel: str) -> str:
 
 
 def kernels() -> list[KernelInfo]:
-    """The kernel table of this build: name, family, engine, compute modes and lowest architecture of each.
+    """The kernel table of this build: name, family, engine, compute modes, lowest architecture and footprint of each.
 
     >>> [kernel.name for kernel in pyblas_sgemm.kernels() if kernel.engine == "gpu"]
     """
@@ -473,5 +476,6 @@ def kernels() -> list[KernelInfo]:
         name, family, engine, modes = (
             ffi.string(text).decode() for text in (info.name, info.family, info.engine, info.modes)
         )
-        rows.append(KernelInfo(name, family, engine, tuple(modes.split()), int(info.min_sm)))
+        numbers = (int(number) for number in (info.min_sm, info.threads, info.registers, info.shared_bytes))
+        rows.append(KernelInfo(name, family, engine, tuple(modes.split()), *numbers))
     return rows

@@ -486,7 +486,8 @@ def test_kernel_table():
     for row in rows:
         assert row.engine in ("cpu", "gpu") and row.modes and set(row.modes) <= {"fp32", "fp32_pedantic", "tf32"}
         assert row.name.startswith(row.family) or row.family
-        assert (row.min_sm == 0) == (row.engine == "cpu")
+        for number in (row.min_sm, row.threads, row.registers):
+            assert (number == 0) == (row.engine == "cpu")
 
 
 @pytest.mark.parametrize("row", cpu_kernels(), ids=lambda row: row.name)

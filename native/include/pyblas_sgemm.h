@@ -87,6 +87,9 @@ typedef struct {
     const char *engine; /* "cpu" or "gpu" */
     const char *modes;  /* compute modes it serves: "fp32 fp32_pedantic" */
     int min_sm;         /* lowest compute capability times ten; 0 for the CPU */
+    int threads;        /* of a block; this and the next two are 0 for the CPU */
+    int registers;      /* of a thread, at most */
+    int shared_bytes;   /* shared memory of a block, at most */
 } pyblasKernelInfo_t;
 
 /* ---- library ----------------------------------------------------------------------------------------------------- */

@@ -41,6 +41,9 @@ typedef struct {
     const char *engine;
     const char *modes;
     int min_sm;
+    int threads;
+    int registers;
+    int shared_bytes;
 } pyblasKernelInfo_t;
 pyblasStatus_t pyblasGetVersion(int *version);
 const char *pyblasGetStatusName(pyblasStatus_t status);

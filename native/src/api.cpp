@@ -251,8 +251,15 @@ pyblasStatus_t pyblasKernelInfo(int index, pyblasKernelInfo_t *info) {
         return fail(PYBLAS_STATUS_INVALID_VALUE, "kernel index is %d, which is past the end of the table", index);
     constexpr const char *mode_names[] = {"",     "fp32",      "fp32_pedantic",      "fp32 fp32_pedantic",
                                           "tf32", "fp32 tf32", "fp32_pedantic tf32", "fp32 fp32_pedantic tf32"};
-    *info = {kernel->name, kernel->family, kernel->engine == Engine::cpu ? "cpu" : "gpu", mode_names[kernel->modes & 7],
-             kernel->min_sm};
+    const Footprint &footprint = kernel->footprint;
+    *info = {kernel->name,
+             kernel->family,
+             kernel->engine == Engine::cpu ? "cpu" : "gpu",
+             mode_names[kernel->modes & 7],
+             kernel->min_sm,
+             footprint.threads,
+             footprint.registers(),
+             footprint.shared_bytes};
     return kSuccess;
 }
 

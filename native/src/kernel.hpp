@@ -36,6 +36,19 @@ struct Launch {
     size_t workspace_bytes;
 };
 
+// What a block of a GPU row takes of a multiprocessor, at most: its launches and the compiler's report are held to it.
+struct Footprint {
+    int threads = 0;
+    int resident = 0;     // blocks that the registers leave room for
+    int shared_bytes = 0; // static and dynamic
+
+    // Of one thread: an equal share, as registers are given out in eights and a thread can have 255.
+    constexpr int registers() const {
+        const int share = threads == 0 ? 0 : (1 << 16) / (threads * resident) / 8 * 8;
+        return share < 255 ? share : 255;
+    }
+};
+
 struct Kernel {
     const char *name;   // <family>_<BM>x<BN>x<BK>[_<variant>]
     const char *family; // the stem of the file
@@ -56,6 +69,8 @@ struct Kernel {
     // batch or the element's place. Which row runs may depend on those, so the rows of an engine that say so agree with
     // each other bit for bit.
     bool batch_invariant = false;
+
+    Footprint footprint = {};
 };
 
 // The rows of one family, in table order. Each kernel file defines one of these; dispatch.cpp lists them.

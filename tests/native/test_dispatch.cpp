@@ -170,6 +170,10 @@ void check_table() {
                std::string(kernel->name) + " begins with its family");
         expect(kernel_named(kernel->name) == kernel, std::string(kernel->name) + " is found by its name");
         expect(kernel->modes != 0, std::string(kernel->name) + " serves a mode");
+        const Footprint &footprint = kernel->footprint;
+        expect(kernel->engine == Engine::cpu ||
+                   (footprint.threads % 32 == 0 && footprint.registers() >= 32 && footprint.shared_bytes <= 227 << 10),
+               std::string(kernel->name) + " states its footprint");
     }
     expect(!kernel_at(-1) && !kernel_named("") && !kernel_named("fast"), "nothing else is found");
 }

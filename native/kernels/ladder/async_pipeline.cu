@@ -115,13 +115,19 @@ Status launch_async_pipeline(const Problem &problem, const Launch &launch_on) {
                                    : launch<async_pipeline<Stages, false, false>>(grid, problem, tiles);
 }
 
+// Rows of operands that are contiguous along k are the longer ones, as long as those of the orders.
+constexpr int kStageBytes = 4 * (OrderM::kRow + OrderN::kRow) * Tile::BK;
+
+template <int Stages>
+constexpr Footprint kFootprint{Tile::kThreads, 2, kStageBytes * Stages};
+
 constexpr Kernel kRows[] = {
     {"async_pipeline_128x128x8_2_stages", "async_pipeline", Engine::gpu, kFp32Modes, 80, false, refuses_nothing,
-     nullptr, cost<2>, launch_async_pipeline<2>, true},
+     nullptr, cost<2>, launch_async_pipeline<2>, true, kFootprint<2>},
     {"async_pipeline_128x128x8_3_stages", "async_pipeline", Engine::gpu, kFp32Modes, 80, false, refuses_nothing,
-     nullptr, cost<3>, launch_async_pipeline<3>, true},
+     nullptr, cost<3>, launch_async_pipeline<3>, true, kFootprint<3>},
     {"async_pipeline_128x128x8_4_stages", "async_pipeline", Engine::gpu, kFp32Modes, 80, false, refuses_nothing,
-     nullptr, cost<4>, launch_async_pipeline<4>, true},
+     nullptr, cost<4>, launch_async_pipeline<4>, true, kFootprint<4>},
 };
 
 } // namespace

@@ -54,9 +54,11 @@ Status launch_coalesced(const Problem &problem, const Launch &launch_on) {
     return launch<coalesced>({grid.blocks, Tile::kThreads, 0, launch_on.stream}, problem, grid);
 }
 
+constexpr Footprint kFootprint{Tile::kThreads, 1, 0};
+
 constexpr Kernel kRows[] = {
     {"coalesced_32x32x1", "coalesced", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost,
-     launch_coalesced, true},
+     launch_coalesced, true, kFootprint},
 };
 
 } // namespace

@@ -97,13 +97,17 @@ Status launch_conflict_free(const Problem &problem, const Launch &launch_on) {
                                                        grid);
 }
 
+template <template <int, int> class Order>
+constexpr Footprint kFootprint{Tile::kThreads, 2,
+                               4 * (Order<Tile::BM, Tile::TM>::kRow + Order<Tile::BN, Tile::TN>::kRow) * Tile::BK};
+
 constexpr Kernel kRows[] = {
     {"conflict_free_128x128x8", "conflict_free", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost,
-     launch_conflict_free<Halves>, true},
+     launch_conflict_free<Halves>, true, kFootprint<Halves>},
     {"conflict_free_128x128x8_padded", "conflict_free", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr,
-     cost, launch_conflict_free<Padded>, true},
+     cost, launch_conflict_free<Padded>, true, kFootprint<Padded>},
     {"conflict_free_128x128x8_swizzled", "conflict_free", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr,
-     cost, launch_conflict_free<Swizzled>, true},
+     cost, launch_conflict_free<Swizzled>, true, kFootprint<Swizzled>},
 };
 
 } // namespace

@@ -89,9 +89,11 @@ Status launch_double_buffer(const Problem &problem, const Launch &launch_on) {
     return launch<double_buffer>({grid.blocks, Tile::kThreads, 0, launch_on.stream}, problem, grid);
 }
 
+constexpr Footprint kFootprint{Tile::kThreads, 2, 4 * (OrderM::kRow + OrderN::kRow) * Tile::BK * 2};
+
 constexpr Kernel kRows[] = {
     {"double_buffer_128x128x8", "double_buffer", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost,
-     launch_double_buffer, true},
+     launch_double_buffer, true, kFootprint},
 };
 
 } // namespace

@@ -68,9 +68,11 @@ Status launch_smem_tile(const Problem &problem, const Launch &launch_on) {
     return launch<smem_tile>({grid.blocks, Tile::kThreads, 0, launch_on.stream}, problem, grid);
 }
 
+constexpr Footprint kFootprint{Tile::kThreads, 1, 4 * (Tile::BM + 1 + Tile::BN + 1) * Tile::BK};
+
 constexpr Kernel kRows[] = {
     {"smem_tile_32x32x32", "smem_tile", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost,
-     launch_smem_tile, true},
+     launch_smem_tile, true, kFootprint},
 };
 
 } // namespace

@@ -78,9 +78,11 @@ Status launch_thread_tile_1d(const Problem &problem, const Launch &launch_on) {
     return launch<thread_tile_1d>({grid.blocks, Tile::kThreads, 0, launch_on.stream}, problem, grid);
 }
 
+constexpr Footprint kFootprint{Tile::kThreads, 2, 4 * (Tile::BM + 1 + Tile::BN + 1) * Tile::BK};
+
 constexpr Kernel kRows[] = {
     {"thread_tile_1d_64x64x8", "thread_tile_1d", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost,
-     launch_thread_tile_1d, true},
+     launch_thread_tile_1d, true, kFootprint},
 };
 
 } // namespace

@@ -96,11 +96,14 @@ Status launch_thread_tile_2d(const Problem &problem, const Launch &launch_on) {
     return launch<thread_tile_2d<Tile>>({grid.blocks, Tile::kThreads, 0, launch_on.stream}, problem, grid);
 }
 
+template <class Tile>
+constexpr Footprint kFootprint{Tile::kThreads, 2, 4 * (Tile::BM + 1 + Tile::BN + 1) * Tile::BK};
+
 constexpr Kernel kRows[] = {
     {"thread_tile_2d_64x64x16", "thread_tile_2d", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost64,
-     launch_thread_tile_2d<Tile64>, true},
+     launch_thread_tile_2d<Tile64>, true, kFootprint<Tile64>},
     {"thread_tile_2d_128x128x8", "thread_tile_2d", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr,
-     cost128, launch_thread_tile_2d<Tile128>, true},
+     cost128, launch_thread_tile_2d<Tile128>, true, kFootprint<Tile128>},
 };
 
 } // namespace

@@ -94,11 +94,14 @@ Status launch_vectorized(const Problem &problem, const Launch &launch_on) {
     return launch<vectorized<Tile>>({grid.blocks, Tile::kThreads, 0, launch_on.stream}, problem, grid);
 }
 
+template <class Tile>
+constexpr Footprint kFootprint{Tile::kThreads, 2, 4 * (Tile::BM + Tile::BN) * Tile::BK};
+
 constexpr Kernel kRows[] = {
     {"vectorized_64x64x16", "vectorized", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost64,
-     launch_vectorized<Tile64>, true},
+     launch_vectorized<Tile64>, true, kFootprint<Tile64>},
     {"vectorized_128x128x8", "vectorized", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost128,
-     launch_vectorized<Tile128>, true},
+     launch_vectorized<Tile128>, true, kFootprint<Tile128>},
 };
 
 } // namespace

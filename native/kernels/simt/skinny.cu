@@ -61,8 +61,8 @@ using Tall4 = SliceTile<256, 4, 16, 4, 4, 256, 3>;
 using Tall16 = SliceTile<256, 16, 16, 4, 4, 256, 3>;
 
 #define PYBLAS_SKINNY_ROW(name, Tile)                                                                                  \
-    {"skinny_" name, "skinny",      Engine::gpu,     kFp32Modes, 75,                                                   \
-     false,          refuses<Tile>, workspace<Tile>, cost<Tile>, launch_skinny<Tile>}
+    {"skinny_" name, "skinny",        Engine::gpu, kFp32Modes,          75,    false,                                  \
+     refuses<Tile>,  workspace<Tile>, cost<Tile>,  launch_skinny<Tile>, false, kSliceFootprint<Tile>}
 constexpr Kernel kRows[] = {
     PYBLAS_SKINNY_ROW("32x1x128", Tile1),   PYBLAS_SKINNY_ROW("32x4x128", Tile4), PYBLAS_SKINNY_ROW("32x8x128", Tile8),
     PYBLAS_SKINNY_ROW("64x16x128", Tile16), PYBLAS_SKINNY_ROW("128x1x32", Tall1), PYBLAS_SKINNY_ROW("256x4x16", Tall4),

@@ -44,6 +44,11 @@ struct SliceTile {
 
 constexpr int kLongestRing = 8;
 
+// The longest ring, or as much of it as the largest devices have room for.
+template <class Tile>
+constexpr Footprint kSliceFootprint{Tile::kThreads, Tile::kResident,
+                                    std::min(Tile::shared_bytes(kLongestRing, kLongestRing), 227 * 1024)};
+
 // How a product is cut.
 struct Slices {
     bool x_is_rows;

@@ -382,11 +382,14 @@ Status launch_small_batch(const Problem &problem, const Launch &launch_on) {
 using PackedTile = SmallTile<32, 32, 64, 4, 4, 7>;
 using WarpsTile = SmallTile<32, 32, 32, 8, 4, 3>;
 
+constexpr Footprint kPackedFootprint{PackedTile::kThreads, PackedTile::kResident, kSharedWithoutOptIn};
+constexpr Footprint kWarpsFootprint{WarpsTile::kThreads, WarpsTile::kResident, warps_bytes<WarpsTile, false, false>()};
+
 constexpr Kernel kRows[] = {
     {"small_batch_32x32x64", "small_batch", Engine::gpu, kFp32Modes, 75, false, refuses<PackedTile>, nullptr,
-     cost_packed<PackedTile>, launch_small_batch<Packed<PackedTile>>},
+     cost_packed<PackedTile>, launch_small_batch<Packed<PackedTile>>, false, kPackedFootprint},
     {"small_batch_32x32x32", "small_batch", Engine::gpu, kFp32Modes, 75, false, refuses_warps<WarpsTile>, nullptr,
-     cost_warps<WarpsTile>, launch_small_batch<Warps<WarpsTile>>},
+     cost_warps<WarpsTile>, launch_small_batch<Warps<WarpsTile>>, false, kWarpsFootprint},
 };
 
 } // namespace

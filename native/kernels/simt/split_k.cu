@@ -10,6 +10,7 @@
 // and 168; they refuse more than 1024 rows or columns, and devices with too little shared memory. 64x64 and 128x128:
 // the ranges are a batch of products for warp_tile; they refuse batches.
 #include "slices.cuh"
+#include "warp_tile.cuh"
 
 #include <algorithm>
 #include <cstring>
@@ -177,16 +178,16 @@ using Tile32 = SliceTile<32, 32, 64, 4, 8, 256, 2>;
 using Tile36 = SliceTile<36, 36, 56, 12, 6, 256, 1>;
 
 #define PYBLAS_SPLIT_K_ROW(name, Tile)                                                                                 \
-    {"split_k_" name, "split_k",     Engine::gpu,     kFp32Modes, 75,                                                  \
-     false,           refuses<Tile>, workspace<Tile>, cost<Tile>, launch_split_k<Tile>}
+    {"split_k_" name, "split_k",       Engine::gpu, kFp32Modes,           75,    false,                                \
+     refuses<Tile>,   workspace<Tile>, cost<Tile>,  launch_split_k<Tile>, false, kSliceFootprint<Tile>}
 constexpr Kernel kRows[] = {
     PYBLAS_SPLIT_K_ROW("16x16x128", Tile16),
     PYBLAS_SPLIT_K_ROW("32x32x64", Tile32),
     PYBLAS_SPLIT_K_ROW("36x36x56", Tile36),
     {"split_k_64x64x16", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses_ranges<64>, workspace_ranges<64>,
-     cost_ranges<64>, launch_ranges<64>},
+     cost_ranges<64>, launch_ranges<64>, false, kWarpTileFootprint<Tile64>},
     {"split_k_128x128x16", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses_ranges<128>, workspace_ranges<128>,
-     cost_ranges<128>, launch_ranges<128>},
+     cost_ranges<128>, launch_ranges<128>, false, kWarpTileFootprint<Tile128>},
 };
 #undef PYBLAS_SPLIT_K_ROW
 

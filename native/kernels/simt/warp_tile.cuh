@@ -171,6 +171,10 @@ constexpr bool folds(const Problem &problem) {
     return problem.k > fold_depth<Tile>(problem);
 }
 
+// With padded tiles, as transposed ones are, and folded sums.
+template <class Tile>
+constexpr Footprint kWarpTileFootprint{Tile::kThreads, Tile::kResident, Layout<Tile, false, false>::bytes(true)};
+
 // Blocks that the shared memory of one multiprocessor has room for; each takes 1 KB more than it asks for.
 template <class Tile>
 int blocks_that_fit(bool folds, const Device &device) {

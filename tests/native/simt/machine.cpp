@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "pyblas_sgemm.h"
 #include <cuda_runtime.h>
@@ -75,6 +76,7 @@ Fiber fibers[kMostThreads];
 Warp warps[kMostThreads / warpSize];
 std::jmp_buf scheduler;
 Fault fault;
+size_t most_dynamic_shared = 0;
 
 const Launched *launched;
 dim3 places[4]; // of the running thread, by Place
@@ -276,6 +278,10 @@ const char *fault_name(FaultKind kind) {
     return kNames[static_cast<int>(kind)];
 }
 
+size_t take_dynamic_shared() {
+    return std::exchange(most_dynamic_shared, size_t{0});
+}
+
 Fault take_fault() {
     Fault taken = std::move(fault);
     fault = {};
@@ -413,6 +419,7 @@ cudaError_t run_grid(const cudaLaunchConfig_t &config, const Launched &launched_
     alignas(128) static char memory[kMostShared];
     dynamic_shared.begin = reinterpret_cast<uintptr_t>(memory);
     dynamic_shared.bytes = config.dynamicSmemBytes;
+    most_dynamic_shared = std::max(most_dynamic_shared, dynamic_shared.bytes);
     dynamic_shared.words.resize(sizeof memory / 4);
     const Region parameters(launched_now.arguments, launched_now.arguments_size, Access::read, "kernel parameters");
 

@@ -39,6 +39,9 @@ struct Fault {
 // The first fault since the last call.
 Fault take_fault();
 
+// The largest dynamic shared memory of a block launched since the last call, in bytes.
+size_t take_dynamic_shared();
+
 // In which order threads run between two barriers, and blocks in a grid. Right kernels give the same bits in each.
 enum class Order { ascending, descending, alternating };
 

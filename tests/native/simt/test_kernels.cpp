@@ -342,6 +342,9 @@ std::vector<float> run(const Kernel &kernel, const Device &device, const Case &t
 
     simulator::settings = {order, device.ordinal, device.shared_per_block, test.sample};
     const Status status = kernel.launch(problem, {&device, nullptr, workspace.get(), workspace_bytes});
+    const size_t shared = simulator::take_dynamic_shared();
+    if (shared > static_cast<size_t>(kernel.footprint.shared_bytes))
+        report(kernel, test, "a block has " + std::to_string(shared) + " bytes of shared memory, more than it states");
     const simulator::Fault fault = simulator::take_fault();
     if (fault.kind != simulator::FaultKind::none) {
         report(kernel, test, std::string(simulator::fault_name(fault.kind)) + ": " + fault.text);
