@@ -121,6 +121,22 @@ def wide(rng, a, b):
     return x * _powers(rng, a, -20, 20), y * _powers(rng, b, -20, 20)
 
 
+def wider(rng, a, b):
+    x, y = normal(rng, a, b)
+    return x * _powers(rng, a, -60, 60), y * _powers(rng, b, -60, 60)
+
+
+def one_huge(rng, a, b):
+    """One element of each row of A and of each column of B stands out by forty powers of two."""
+    x, y = normal(rng, a, b)
+    for values, axis in ((x, -1), (y, -2)):
+        shape = list(values.shape)
+        shape[axis] = 1
+        place = rng.integers(0, values.shape[axis], shape)
+        np.put_along_axis(values, place, np.take_along_axis(values, place, axis) * np.float32(2.0**40), axis)
+    return x, y
+
+
 def graded_outer(rng, a, b):
     """Rows of A and columns of B fall off over forty powers of two."""
     x, y = normal(rng, a, b)
@@ -171,7 +187,8 @@ def huge(rng, a, b):
 DATA = {
     f.__name__: f
     for f in (
-        normal, uniform, positive, wide, graded_outer, graded_inner, cancelling, integers, subnormal, tiny_products, huge
+        normal, uniform, positive, wide, wider, one_huge, graded_outer, graded_inner, cancelling, integers, subnormal,
+        tiny_products, huge
     )
 }  # fmt: skip
 

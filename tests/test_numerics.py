@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import engines
+import planes
 import reference
 import shapes
 from engines import SUCCESS, lib, message
@@ -350,3 +351,80 @@ def test_a_wrong_infinity_and_a_missing_nan_are_noticed():
 
 def test_a_limit_of_nan_passes_nothing():
     assert reference.first_wrong(np.float32([1.0]), np.array([1.0]), np.nan) is not None
+
+
+# ---- split schemes, in NumPy: what the tensor kernels promise, and that wrong ones would be noticed -------------------
+
+every_scheme = pytest.mark.parametrize("scheme", ["f16x2", "bf16x3"])
+FEW_ROWS, FEW_COLUMNS = 24, 20
+
+
+def _operands(data, k, seed=0):
+    rng = np.random.default_rng([seed, k, *data.encode()])
+    return DATA[data](rng, (FEW_ROWS, k), (k, FEW_COLUMNS))
+
+
+def _check_planes(a, b, scheme, random=False, mistake=None):
+    zero = np.zeros((a.shape[0], b.shape[1]), dtype=np.float32)
+    got = planes.multiply(a, b, scheme, mistake)
+    reference.assert_product(got, 1.0, a, b, 0.0, zero, random=random, label=f"{scheme} at k = {a.shape[1]}")
+
+
+@every_scheme
+@pytest.mark.parametrize("data", DATA)
+def test_planes_keep_the_bound(scheme, data):
+    for k in (32, 33, 64, 127, 128, 500, 2048):
+        for seed in range(3):
+            _check_planes(*_operands(data, k, seed), scheme, random=data == "normal")
+
+
+@every_scheme
+def test_planes_keep_the_bound_where_small_meets_small(scheme):
+    """All of a column's weight on elements as small as may fit, in A and B at the same k: low planes carry everything,
+    and their product is the one that is left out."""
+    for k in (32, 127, 128, 512, 2048, 8192):
+        rng = np.random.default_rng(k)
+        least = 2.0 ** (planes.least_exponent("f16x2", k) - 13)
+        for smallest in (least / 2, least, 2 * least):
+            a = (smallest * (1 + rng.random((FEW_ROWS, k)))).astype(np.float32)
+            b = (smallest * (1 + rng.random((k, FEW_COLUMNS)))).astype(np.float32)
+            a[:, 0], b[1, :] = 1.0, 1.0
+            a[:, 1], b[0, :] = 0.0, 0.0
+            _check_planes(a, b, scheme)
+
+
+@every_scheme
+@pytest.mark.parametrize("k", [64, 1024, 4096, 16384, 65536])
+def test_planes_keep_the_norm(scheme, k):
+    """Far below what float32 sums of that length lose, whatever k."""
+    a, b = _operands("normal", k)
+    _check_planes(a, b, scheme, random=True)
+    error = reference.fro_error(planes.multiply(a, b, scheme), a.astype(np.float64) @ b)
+    assert error <= 3e-7
+
+
+@every_scheme
+def test_planes_of_infinities_and_nan_are_unfit(scheme):
+    a, b = _operands("normal", 64)
+    a[3, 5], a[4, 6], b[7, 2] = np.inf, np.nan, -np.inf
+    unfit = planes.exponents(a, scheme) == planes.UNFIT
+    assert unfit.nonzero()[0].tolist() == [3, 4]
+    _check_planes(a, b, scheme)
+
+
+@every_scheme
+@pytest.mark.parametrize("k", [1024, 4096, 16384])
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        planes.Mistake(dropped=(0, 1)),
+        planes.Mistake(dropped=(1, 0)),
+        planes.Mistake(dropped=(0, 0)),
+        planes.Mistake(promotes=False),
+    ],
+    ids=["hi*lo dropped", "lo*hi dropped", "hi*hi dropped", "no promotion"],
+)
+def test_planted_fault_of_planes_is_noticed(scheme, k, mistake):
+    a, b = _operands("normal", k)
+    with pytest.raises(AssertionError):
+        _check_planes(a, b, scheme, random=True, mistake=mistake)

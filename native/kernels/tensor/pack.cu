@@ -26,7 +26,7 @@ struct Source {
     Operand matrix;
     Planes planes;
     bool contiguous_k;
-    int team_bits;       // contiguous k: 2^team_bits threads share a row
+    int team_bits;       // contiguous k: 2^team_bits threads share a row, 8 at least
     int least_exponent;  // f16x2: nonzero magnitudes from 2^(exponent + this) on fit
     int64_t tiles_x;     // of one matrix: blocks, or of a measuring launch, blocks of one slice
     int64_t blocks;      // of all matrices
@@ -63,9 +63,10 @@ __device__ __forceinline__ int32_t row_exponent(const Extent &extent, int least_
     constexpr uint32_t kInfinity = 0x7f800000;
     if (extent.most >= kInfinity)
         return kUnfitRow;
-    // The largest magnitude goes to [2^13, 2^15). A row of zeros is any exponent's.
-    const int top = static_cast<int>(extent.most >> 23) - 127;
-    const int exponent = scheme == Scheme::bf16x3 || extent.most == 0 ? 0 : max(kLeastPlaneExponent, (top - 13) & ~1);
+    // The largest magnitude goes to [2^14, 2^16), and below what 16 bits round to infinity. A row of zeros is any
+    // exponent's.
+    const int top = static_cast<int>((extent.most + 0x1000) >> 23) - 127;
+    const int exponent = scheme == Scheme::bf16x3 || extent.most == 0 ? 0 : max(kLeastPlaneExponent, (top - 14) & ~1);
     return extent.least >= power_bits(exponent + least_exponent) - 1 ? exponent : kUnfitRow;
 }
 
@@ -143,8 +144,7 @@ __device__ __forceinline__ void pack_rows(const Source &source, int64_t number) 
             include(&extent, held[i].z), include(&extent, held[i].w);
         }
     }
-#pragma unroll
-    for (int flip = 16; flip > 0; flip /= 2)
+    for (int flip = min(team, 32) / 2; flip > 0; flip /= 2)
         include(&extent,
                 {__shfl_xor_sync(0xffffffff, extent.most, flip), __shfl_xor_sync(0xffffffff, extent.least, flip)});
     if (team > 32) {
@@ -363,30 +363,36 @@ __global__ void __launch_bounds__(kThreads)
     measure_columns(second ? b : a, second ? number - a.blocks : number);
 }
 
+// The operands' blocks take turns, cluster by cluster, in proportion: turned blocks read, compute and write in step
+// with each other, and rows fill the gaps.
 template <Scheme scheme>
 __global__ void __launch_bounds__(kThreads)
-    pack_planes(const Scalar alpha, __grid_constant__ const Source a, __grid_constant__ const Source b) {
-    int64_t number = block_number();
+    pack_planes(const Scalar alpha, __grid_constant__ const Source a, __grid_constant__ const Source b, int cluster) {
+    const int64_t number = block_number();
     ptx::launch_dependents();
     ptx::wait_for_predecessors();
     if (number >= a.blocks + b.blocks || alpha.load() == 0.0f)
         return;
-    const bool second = number >= a.blocks;
-    const Source &source = second ? b : a;
-    number -= second ? a.blocks : 0;
+    const int64_t groups = (a.blocks + b.blocks) / cluster, groups_a = a.blocks / cluster;
+    const int64_t group = number / cluster, before = group * groups_a / groups; // of a, before this one
+    const bool first = (group + 1) * groups_a / groups > before;
+    const Source &source = first ? a : b;
+    const int64_t mine = (first ? before : group - before) * cluster + number % cluster;
     if (source.contiguous_k)
-        pack_rows<scheme>(source, number);
+        pack_rows<scheme>(source, mine);
     else
-        pack_columns<scheme>(source, number);
+        pack_columns<scheme>(source, mine);
 }
 
 // Least magnitudes that fit, as an exponent of two beside the row's. From k = 128 on the bound for each element has
-// room for coarser small elements: twice as coarse a product of low planes for each four times the depth.
+// room for coarser small elements: twice as coarse for each four times the depth.
 int least_exponent(Scheme scheme, int64_t k) {
     if (scheme == Scheme::bf16x3)
         return -110;
-    int least = -13;
-    for (int64_t depth = 32; depth <= k && k >= 128 && least > -23; depth *= 4)
+    if (k < 128)
+        return -13;
+    int least = -15;
+    for (int64_t depth = 256; depth <= k && least > -23; depth *= 4)
         --least;
     return least;
 }
@@ -397,7 +403,7 @@ Source source_of(const Operand &matrix, const Planes &planes, bool contiguous_k,
     source.planes = planes;
     source.contiguous_k = contiguous_k;
     source.least_exponent = least_exponent(scheme, planes.depth);
-    source.team_bits = 5;
+    source.team_bits = 3;
     while (source.team_bits < 8 && (int64_t{4 * kHeld} << source.team_bits) < planes.depth)
         ++source.team_bits;
     source.slice_depth = (planes.depth + planes.slices() - 1) / planes.slices();
@@ -410,12 +416,14 @@ void cover(Source *source, int64_t side, int64_t depth) {
     source->blocks = source->tiles_x * source->planes.batch * depth;
 }
 
-// Blocks of a cluster that hold whole columns between them, 64 of k at least in each; 0: they cannot.
-int cluster_of(int64_t depth, const Device &device) {
+// Blocks of a cluster that hold whole columns between them; 0: they cannot. As few as hold them, but enough to keep the
+// device busy, with 64 of k at least in each.
+int cluster_of(int64_t depth, int64_t columns, const Device &device) {
     if (device.sm < 90 || depth > kMostHeldK)
         return 0;
     int blocks = 1;
-    while (blocks < 8 && blocks * 64 < depth)
+    while (blocks < 8 && blocks * 64 < depth &&
+           (blocks * kMostHeldK / 8 < depth || blocks * columns / kTurnedX < 4 * device.multiprocessors))
         blocks *= 2;
     return blocks;
 }
@@ -427,8 +435,10 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
         return kSuccess;
     Source sources[] = {source_of(problem.a, packed.a, problem.transa == Op::T, scheme),
                         source_of(problem.b, packed.b, problem.transb == Op::N, scheme)};
-    const bool turns = !sources[0].contiguous_k || !sources[1].contiguous_k;
-    const int cluster = turns ? cluster_of(problem.k, *launch_on.device) : 1;
+    int64_t columns = 0;
+    for (const Source &source : sources)
+        columns += source.contiguous_k ? 0 : source.planes.rows * source.planes.batch;
+    const int cluster = columns > 0 ? cluster_of(problem.k, columns, *launch_on.device) : 1;
     Grid grid = {0, kThreads, 0, launch_on.stream, launch_on.device->sm >= 90};
     if (cluster == 0) {
         for (Source &source : sources)
@@ -455,7 +465,7 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
     const auto start = [&](auto kernel) {
         if (grid.shared_bytes > kSharedWithoutOptIn)
             PYBLAS_TRY(allow_shared<kernel.value>(kMostHeldK / 8 * kTurnedX * static_cast<int>(sizeof(float))));
-        return launch<kernel.value>(grid, problem.alpha, sources[0], sources[1]);
+        return launch<kernel.value>(grid, problem.alpha, sources[0], sources[1], grid.cluster);
     };
     using Planes2 = std::integral_constant<decltype(&pack_planes<Scheme::f16x2>), &pack_planes<Scheme::f16x2>>;
     using Planes3 = std::integral_constant<decltype(&pack_planes<Scheme::bf16x3>), &pack_planes<Scheme::bf16x3>>;

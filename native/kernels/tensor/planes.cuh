@@ -49,8 +49,13 @@ struct Planes {
     PYBLAS_HOST_DEVICE int64_t plane() const { return rows * ld(); }
     PYBLAS_HOST_DEVICE int64_t matrix() const { return count * plane(); }
     PYBLAS_HOST_DEVICE int64_t shared_batch(int64_t index) const { return batch == 1 ? 0 : index; }
-    // Of k, whose extents are found side by side.
-    PYBLAS_HOST_DEVICE int slices() const { return depth > 64 * 32 ? 32 : static_cast<int>((depth + 63) / 64); }
+    // Of k, whose extents are found side by side: enough to keep a GPU busy, with 64 of k at least in each.
+    PYBLAS_HOST_DEVICE int slices() const {
+        constexpr int64_t kBlocks = 1024, kMost = 128;
+        const int64_t blocks = (rows + 127) / 128 * batch, wanted = (kBlocks + blocks - 1) / blocks;
+        const int64_t most = (depth + 63) / 64 < kMost ? (depth + 63) / 64 : kMost;
+        return static_cast<int>(wanted < most ? wanted : most);
+    }
 };
 
 // The workspace of one product or batch.

@@ -24,7 +24,7 @@ using Tile = Tile128;
 constexpr int kThreads = Tile::kThreads, kWarps = kThreads / 32, kSide = Tile::BM;
 constexpr int kFew = 4;      // unfit rows and columns of a tile that are taken one by one
 constexpr int kDepth = 1024; // of k, of those in shared memory at a time
-static_assert(Tile::BM == Tile::BN && kThreads == 2 * kSide, "a thread for each half of each line");
+static_assert(Tile::BM == Tile::BN && kSide == 32 * 4 && kWarps == 8, "lanes of four x side by side, 16 x for a warp");
 
 // Which rows of one operand are unfit.
 struct Marks {
@@ -53,53 +53,94 @@ __device__ __forceinline__ int count_unfit(const Marks &marks, int64_t batch, in
 
 // ---- a few lines of one operand times a side of the other ----------------------------------------------------------
 
-// Sums in shared memory, [half][line][x]; the second half only where x is contiguous.
-constexpr int kSums = kFew * kSide;
+// Four neighbours, or zeros for those that are not inside. The width of the loads changes no value.
+template <bool Wide>
+__device__ __forceinline__ float4 load_quad(const float *first, int inside) {
+    if constexpr (Wide)
+        return inside > 0 ? *reinterpret_cast<const float4 *>(first) : float4{0.0f, 0.0f, 0.0f, 0.0f};
+    return {inside > 0 ? first[0] : 0.0f, inside > 1 ? first[1] : 0.0f, inside > 2 ? first[2] : 0.0f,
+            inside > 3 ? first[3] : 0.0f};
+}
 
-// x is contiguous: a thread for each x and half of k.
-__device__ __forceinline__ void multiply_across(const View &other, int left, const float *smem_lines, int64_t k0,
-                                                int depth, float (&sums)[kFew]) {
-    const int x = static_cast<int>(threadIdx.x) % kSide;
-    if (x >= left)
-        return;
-#pragma unroll 8
-    for (int k = static_cast<int>(threadIdx.x) / kSide; k < depth; k += 2) {
-        const float value = *other.at(x, k0 + k);
+constexpr int kAtOnce = 8; // loads on their way
+
+// x is contiguous: a lane for four x, a warp for every eighth k.
+template <bool Wide>
+__device__ __forceinline__ void multiply_across(const View &other, int left, const float *smem_lines, int depth,
+                                                float (&sums)[4][kFew]) {
+    const int x = static_cast<int>(threadIdx.x) % 32 * 4;
+#pragma unroll 1
+    for (int k0 = static_cast<int>(threadIdx.x) / 32; k0 < depth; k0 += kWarps * kAtOnce) {
+        float4 values[kAtOnce];
 #pragma unroll
-        for (int line = 0; line < kFew; ++line)
-            sums[line] = fmaf(smem_lines[line * kDepth + k], value, sums[line]);
+        for (int i = 0; i < kAtOnce; ++i) {
+            const int k = k0 + i * kWarps;
+            values[i] = load_quad<Wide>(other.at(x, k), k < depth ? left - x : 0);
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+            for (int line = 0; line < kFew; ++line) {
+                const float factor = smem_lines[line * kDepth + k0 + i * kWarps]; // zeros past the end
+                sums[0][line] = fmaf(factor, values[i].x, sums[0][line]);
+                sums[1][line] = fmaf(factor, values[i].y, sums[1][line]);
+                sums[2][line] = fmaf(factor, values[i].z, sums[2][line]);
+                sums[3][line] = fmaf(factor, values[i].w, sums[3][line]);
+            }
     }
 }
 
-// k is contiguous: a warp for 16 x, lanes along k.
+// k is contiguous: a warp for 16 x, a lane for four k of every 128.
 constexpr int kOfWarp = kSide / kWarps;
 
-__device__ __forceinline__ void multiply_along(const View &other, int left, const float *smem_lines, int64_t k0,
-                                               int depth, float (&sums)[kOfWarp][kFew]) {
+template <bool Wide>
+__device__ __forceinline__ void multiply_along(const View &other, int left, const float *smem_lines, int depth,
+                                               float (&sums)[kOfWarp][kFew]) {
     const int x0 = static_cast<int>(threadIdx.x) / 32 * kOfWarp;
 #pragma unroll 1
-    for (int k = static_cast<int>(threadIdx.x) % 32; k < depth; k += 32) {
-        float lines[kFew];
+    for (int k = static_cast<int>(threadIdx.x) % 32 * 4; k < depth; k += 128) {
+        float4 lines[kFew];
 #pragma unroll
         for (int line = 0; line < kFew; ++line)
-            lines[line] = smem_lines[line * kDepth + k];
+            lines[line] = *reinterpret_cast<const float4 *>(smem_lines + line * kDepth + k);
 #pragma unroll
-        for (int x = 0; x < kOfWarp; ++x) {
-            const float value = x0 + x < left ? *other.at(x0 + x, k0 + k) : 0.0f;
+        for (int x = 0; x < kOfWarp; x += kAtOnce) {
+            float4 values[kAtOnce];
 #pragma unroll
-            for (int line = 0; line < kFew; ++line)
-                sums[x][line] = fmaf(lines[line], value, sums[x][line]);
+            for (int i = 0; i < kAtOnce; ++i)
+                values[i] = load_quad<Wide>(other.at(x0 + x + i, k), x0 + x + i < left ? depth - k : 0);
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+                for (int line = 0; line < kFew; ++line) {
+                    float &sum = sums[x + i][line];
+                    sum = fmaf(lines[line].x, values[i].x, sum);
+                    sum = fmaf(lines[line].y, values[i].y, sum);
+                    sum = fmaf(lines[line].z, values[i].z, sum);
+                    sum = fmaf(lines[line].w, values[i].w, sum);
+                }
         }
     }
 }
 
-// The lines of one operand that xs counts, times left neighbours of the other from its corner on. The result of a line
-// and x is smem_sums[line * kSide + x].
+template <bool ContiguousX, bool Wide, class Sums>
+__device__ __forceinline__ void multiply_chunk(const View &other, int left, const float *smem_lines, int depth,
+                                               Sums &sums) {
+    if constexpr (ContiguousX)
+        multiply_across<Wide>(other, left, smem_lines, depth, sums);
+    else
+        multiply_along<Wide>(other, left, smem_lines, depth, sums);
+}
+
+// The lines of one operand that xs counts, times left neighbours of the other, which begins with the first of them. The
+// result of a line and x is smem_sums[line * kSide + x].
 template <bool ContiguousX>
 __device__ __forceinline__ void multiply_lines(const View &view, const int64_t *xs, int count, const View &other,
                                                int left, int64_t depth, float *smem_lines, float *smem_sums) {
-    const int thread = static_cast<int>(threadIdx.x);
-    float sums[ContiguousX ? 1 : kOfWarp][kFew] = {};
+    const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+    const bool wide =
+        reinterpret_cast<uintptr_t>(other.data) % 16 == 0 && (ContiguousX ? other.step_k : other.step_x) % 4 == 0;
+    float sums[ContiguousX ? 4 : kOfWarp][kFew] = {};
     for (int64_t k0 = 0; k0 < depth; k0 += kDepth) {
         const int k_left = part(depth - k0, kDepth);
         __syncthreads();
@@ -108,18 +149,22 @@ __device__ __forceinline__ void multiply_lines(const View &view, const int64_t *
             for (int k = thread; k < kDepth; k += kThreads)
                 smem_lines[line * kDepth + k] = line < count && k < k_left ? *view.at(xs[line], k0 + k) : 0.0f;
         __syncthreads();
-        if constexpr (ContiguousX)
-            multiply_across(other, left, smem_lines, k0, k_left, sums[0]);
+        // Quads of four neighbours each, or whatever their number.
+        if ((ContiguousX ? left : k_left) % 4 == 0 && wide)
+            multiply_chunk<ContiguousX, true>(other.from(k0), left, smem_lines, k_left, sums);
         else
-            multiply_along(other, left, smem_lines, k0, k_left, sums);
+            multiply_chunk<ContiguousX, false>(other.from(k0), left, smem_lines, k_left, sums);
     }
-    if constexpr (ContiguousX) {
+    if constexpr (ContiguousX) { // warps one after another
 #pragma unroll
-        for (int line = 0; line < kFew; ++line)
-            smem_sums[thread / kSide * kSums + line * kSide + thread % kSide] = sums[0][line];
+        for (int x = 0; x < 4; ++x)
+#pragma unroll
+            for (int line = 0; line < kFew; ++line)
+                smem_sums[(warp * kFew + line) * kSide + lane * 4 + x] = sums[x][line];
         __syncthreads();
-        for (int i = thread; i < kSums; i += kThreads)
-            smem_sums[i] += smem_sums[kSums + i];
+        for (int i = thread; i < kFew * kSide; i += kThreads)
+            for (int other_warp = 1; other_warp < kWarps; ++other_warp)
+                smem_sums[i] += smem_sums[other_warp * kFew * kSide + i];
     } else {
 #pragma unroll
         for (int x = 0; x < kOfWarp; ++x)
@@ -129,8 +174,8 @@ __device__ __forceinline__ void multiply_lines(const View &view, const int64_t *
 #pragma unroll
                 for (int flip = 16; flip > 0; flip /= 2)
                     sum += __shfl_xor_sync(0xffffffff, sum, flip);
-                if (thread % 32 == 0)
-                    smem_sums[line * kSide + thread / 32 * kOfWarp + x] = sum;
+                if (lane == 0)
+                    smem_sums[line * kSide + warp * kOfWarp + x] = sum;
             }
     }
     __syncthreads();
@@ -242,7 +287,7 @@ __global__ void __launch_bounds__(kThreads, Tile::kResident)
 template <bool ContiguousM, bool ContiguousN>
 Status start(const Problem &problem, const PackedProduct &packed, const Launch &launch_on) {
     using Parts = Layout<Tile, ContiguousM, ContiguousN>;
-    static_assert(Parts::bytes(false) >= 4 * (kFew * kDepth + 2 * kSums), "lines and sums fit into the stages");
+    static_assert(Parts::bytes(false) >= 4 * kFew * (kDepth + kWarps * kSide), "lines and sums fit into the stages");
     const TileGrid grid = TileGrid::of(problem, kSide, kSide);
     const int bytes = Parts::bytes(folds<Tile>(problem));
     if (bytes > kSharedWithoutOptIn)
