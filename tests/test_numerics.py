@@ -384,7 +384,7 @@ def test_planes_keep_the_bound_where_small_meets_small(scheme):
     and their product is the one that is left out."""
     for k in (32, 127, 128, 512, 2048, 8192):
         rng = np.random.default_rng(k)
-        least = 2.0 ** (planes.least_exponent("f16x2", k) - 13)
+        least = 2.0 ** (planes.least_exponent("f16x2", k) - 14)
         for smallest in (least / 2, least, 2 * least):
             a = (smallest * (1 + rng.random((FEW_ROWS, k)))).astype(np.float32)
             b = (smallest * (1 + rng.random((k, FEW_COLUMNS)))).astype(np.float32)
@@ -396,11 +396,11 @@ def test_planes_keep_the_bound_where_small_meets_small(scheme):
 @every_scheme
 @pytest.mark.parametrize("k", [64, 1024, 4096, 16384, 65536])
 def test_planes_keep_the_norm(scheme, k):
-    """Far below what float32 sums of that length lose, whatever k."""
+    """With room: only the additions to the totals lose more at larger k, with its root."""
     a, b = _operands("normal", k)
     _check_planes(a, b, scheme, random=True)
     error = reference.fro_error(planes.multiply(a, b, scheme), a.astype(np.float64) @ b)
-    assert error <= 3e-7
+    assert error <= np.hypot(1.8e-7, 2e-8 * np.sqrt(k / planes.CHUNK))
 
 
 @every_scheme
