@@ -246,6 +246,9 @@ Status gpu_facts(int ordinal, Device *device) {
     const double bandwidth = 0.95 * 2e3 * memory_khz * bus_bits / 8;
     *device = gpu_model(sm, processors, 1e3 * clock_khz, bandwidth, l2, shared);
     device->ordinal = ordinal;
+    int driver;
+    PYBLAS_TRY(cuda_status(cudaDriverGetVersion(&driver), "cudaDriverGetVersion"));
+    device->starts_early = device->has_90a_code && driver >= 12030; // older ones cannot capture such a launch
     return kSuccess;
 }
 #endif

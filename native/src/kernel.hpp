@@ -26,6 +26,7 @@ struct Device {
     double bandwidth = 0;      // bytes per second of the memory behind the caches
     double launch_seconds = 0; // launch to launch
     bool has_90a_code = false; // the build holds 90a and this is a 9.0
+    bool starts_early = false; // and the driver lets a kernel's blocks start before the kernel ahead has ended
 };
 
 // What one launch may use.

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernel.hpp"
+
 #include "epilogue.cuh"
 #include "launch.cuh"
+#include "ptx.cuh"
 
 namespace pyblas {
 
@@ -29,6 +32,8 @@ template <int Threads>
 __global__ void __launch_bounds__(Threads)
     sum_partials(__grid_constant__ const Problem problem, __grid_constant__ const Partials partials, int lanes) {
     __shared__ float smem_sums[Threads];
+    ptx::launch_dependents();
+    ptx::wait_for_predecessors();
     const Epilogue epilogue(problem);
     if (epilogue.idle())
         return;
@@ -60,14 +65,17 @@ __global__ void __launch_bounds__(Threads)
         epilogue.store(problem.c.matrix(matrix) + row + column * problem.c.ld, sum);
 }
 
-inline Status add_partials(const Problem &problem, const Partials &partials, CUstream_st *stream) {
+inline Status add_partials(const Problem &problem, const Partials &partials, const Launch &launch_on) {
     constexpr int kThreads = 256;
     int lanes = 1;
     while (lanes < 32 && lanes * 8 < partials.ranges)
         lanes *= 2;
     const int64_t outputs = kThreads / lanes;
-    return launch<sum_partials<kThreads>>({(partials.range() + outputs - 1) / outputs, kThreads, 0, stream}, problem,
-                                          partials, lanes);
+    // The same split of L1 and shared memory as the kernel ahead has: a multiprocessor changes it only when it is idle.
+    PYBLAS_TRY((allow_shared<sum_partials<kThreads>>(kSharedWithoutOptIn - kThreads * 4)));
+    return launch<sum_partials<kThreads>>(
+        {(partials.range() + outputs - 1) / outputs, kThreads, 0, launch_on.stream, launch_on.device->starts_early},
+        problem, partials, lanes);
 }
 
 } // namespace pyblas

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "kernel.hpp"
 
@@ -27,6 +28,7 @@ struct SliceTile {
     static constexpr int kLanesX = BX / TX, kLanesS = BS / TS, kLanes = kLanesX * kLanesS;
     static constexpr int kGroups = kThreads / kLanes;
     static constexpr int kWarpGroups = 32 % kLanes == 0 ? 32 / kLanes : 1; // whole groups in a warp add by shuffles
+    static constexpr bool kQuadsOfS = TS % 4 == 0;
     static constexpr int kRowS = BK + 4; // an odd number of quads: neighbours lie in other banks
     static constexpr int kSumRow = BX + 4;
     static constexpr int kSums = kGroups / kWarpGroups;
@@ -56,7 +58,8 @@ struct Slices {
     int64_t tiles_x, tiles_s;
     int64_t range; // of k, whole stages; a sum's accuracy keeps it far below 2^31
     int ranges;
-    int ring; // stages in shared memory, 2 to kLongestRing
+    int ring;        // stages in shared memory, 2 to kLongestRing
+    int early_depth; // of k; that much of the large operand is asked for before the kernel ahead has ended
     int64_t blocks;
     Partials partials; // used if there are several ranges
 };
@@ -129,7 +132,21 @@ __device__ __forceinline__ void wait_until(int pending) {
     }
 }
 
-template <class Tile, bool ContiguousX>
+// Asks for the first of a block's lines of the large operand: columns of length floats, far enough apart that each has
+// lines of its own.
+template <int Threads>
+__device__ __forceinline__ void prefetch_columns(const float *source, int64_t ld, int length, int columns) {
+    constexpr int kLine = 32; // floats
+    const int lines = (length + kLine - 1) / kLine;
+    for (int number = static_cast<int>(threadIdx.x); number < lines * columns; number += Threads) {
+        const int column = number / lines;
+        ptx::prefetch(source + column * ld + (number - column * lines) * kLine);
+    }
+}
+
+// ContiguousX and ContiguousS: in global memory, neighbours along that side lie together; otherwise those along k. Only
+// tiles with quads of s have the second form; s of the others is copied one by one.
+template <class Tile, bool ContiguousX, bool ContiguousS>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     slices(__grid_constant__ const Problem problem, __grid_constant__ const Slices cut) {
     constexpr QuadTile<ContiguousX> kTileX{Tile::BX, Tile::BK};
@@ -137,9 +154,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 
     // place
     const int64_t block = block_number();
-    const Epilogue scalars(problem);
-    if (block >= cut.blocks || scalars.idle())
-        return;
+    const bool exists = block < cut.blocks;
     int64_t rest = block / cut.tiles_x;
     const int64_t x0 = (block - rest * cut.tiles_x) * Tile::BX;
     const int64_t above = rest / cut.tiles_s;
@@ -151,6 +166,17 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     const int thread = static_cast<int>(threadIdx.x);
     const int lane_x = thread % Tile::kLanesX, lane_s = thread / Tile::kLanesX % Tile::kLanesS;
     const int group = thread / Tile::kLanes;
+    const int64_t k_begin = range * cut.range;
+    if (cut.early_depth > 0 && exists) {
+        const View view = cut.x_is_rows ? view_a(problem, batch) : view_b(problem, batch);
+        const int deep = part(problem.k - k_begin, cut.early_depth);
+        prefetch_columns<Tile::kThreads>(view.at(x0, k_begin), ContiguousX ? view.step_k : view.step_x,
+                                         ContiguousX ? x_left : deep, ContiguousX ? deep : x_left);
+    }
+    ptx::wait_for_predecessors();
+    const Epilogue scalars(problem);
+    if (!exists || scalars.idle())
+        return;
     float *const smem = reinterpret_cast<float *>(dynamic_shared());
 
     // Where the block's sums go: C, or its range's partial sums.
@@ -161,19 +187,18 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     float *const corner = target + (cut.x_is_rows ? x0 + s0 * ld : s0 + x0 * ld);
 
     float acc[Tile::TS][Tile::TX] = {};
-    const int64_t k_begin = range * cut.range;
     int64_t k_left = min(scalars.depth() - k_begin, cut.range); // not yet asked for
     if (k_left > 0) {
         const View a = view_a(problem, batch), b = view_b(problem, batch);
         const View view_x = cut.x_is_rows ? a : b, view_s = cut.x_is_rows ? b : a;
         const float *source_x = view_x.at(x0, k_begin), *source_s = view_s.at(s0, k_begin);
-        const bool contiguous_k = view_s.step_k == 1; // in s
+        const bool contiguous_k = !ContiguousS && view_s.step_k == 1; // in s
         const int64_t ld_x = ContiguousX ? view_x.step_k : view_x.step_x;
         const int64_t ld_s = contiguous_k ? view_s.step_x : view_s.step_k;
         const auto aligned = [](const float *source, int64_t ld) {
             return reinterpret_cast<uintptr_t>(source) % 16 == 0 && ld % 4 == 0;
         };
-        const bool wide_x = aligned(source_x, ld_x), wide_s = contiguous_k && aligned(source_s, ld_s);
+        const bool wide_x = aligned(source_x, ld_x), wide_s = (ContiguousS || contiguous_k) && aligned(source_s, ld_s);
 
         const auto load = [&](float *stage) {
             if (k_left > 0) {
@@ -187,8 +212,15 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                 else
                     copy_columns<1, kTileX.length(), kTileX.columns(), Tile::kThreads>(source_x, ld_x, length_x,
                                                                                        columns_x, whole_x, place_x);
-                const auto place_s = [&](int l, int s) { return stage + kTileX.floats() + s * Tile::kRowS + l; };
-                if (wide_s)
+                float *const stage_s = stage + kTileX.floats();
+                const auto place_s = [&](int l, int s) { return stage_s + s * Tile::kRowS + l; };
+                if constexpr (ContiguousS) {
+                    const auto place = [&](int s, int l) { return stage_s + l * Tile::BS + s; };
+                    if (wide_s)
+                        copy_columns<4, Tile::BS, Tile::BK, Tile::kThreads>(source_s, ld_s, s_left, k, whole_s, place);
+                    else
+                        copy_columns<1, Tile::BS, Tile::BK, Tile::kThreads>(source_s, ld_s, s_left, k, whole_s, place);
+                } else if (wide_s)
                     copy_columns<4, Tile::BK, Tile::BS, Tile::kThreads>(source_s, ld_s, k, s_left, whole_s, place_s);
                 else if (contiguous_k)
                     copy_columns<1, Tile::BK, Tile::BS, Tile::kThreads>(source_s, ld_s, k, s_left, whole_s, place_s);
@@ -215,6 +247,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
             wait_until(cut.ring - 2);
             __syncthreads();
             load(smem + (read == 0 ? cut.ring - 1 : read - 1) * kStageFloats);
+            // All is asked for. Not earlier: what the next kernel asks for would not stay in the L2 for a whole walk.
+            if (left < cut.ring)
+                ptx::launch_dependents();
 
             // multiply
             const float *const smem_x = smem + read * kStageFloats, *const smem_s = smem_x + kTileX.floats();
@@ -225,16 +260,21 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 #pragma unroll
                     for (int quad = 0; quad < Tile::TX / 4; ++quad)
                         kTileX.read(smem_x, lane_x + quad * Tile::kLanesX, k, frag_x[quad]);
+                    // Four k of one s, or four s of one k, with the quads' x.
 #pragma unroll
-                    for (int j = 0; j < Tile::TS; ++j) {
-                        const float4 frag_s =
-                            *reinterpret_cast<const float4 *>(smem_s + (lane_s + j * Tile::kLanesS) * Tile::kRowS + k);
+                    for (int read_s = 0; read_s < Tile::TS; ++read_s) {
+                        const int j = ContiguousS ? read_s / 4 * 4 : read_s, l = ContiguousS ? read_s % 4 : 0;
+                        const float4 frag_s = *reinterpret_cast<const float4 *>(
+                            ContiguousS ? smem_s + (k + l) * Tile::BS + 4 * lane_s + j * Tile::kLanesS
+                                        : smem_s + (lane_s + j * Tile::kLanesS) * Tile::kRowS + k);
                         const float four[4] = {frag_s.x, frag_s.y, frag_s.z, frag_s.w};
 #pragma unroll
-                        for (int l = 0; l < 4; ++l)
+                        for (int part = 0; part < 4; ++part)
 #pragma unroll
-                            for (int i = 0; i < Tile::TX; ++i)
-                                acc[j][i] = fmaf(frag_x[i / 4][l][i % 4], four[l], acc[j][i]);
+                            for (int i = 0; i < Tile::TX; ++i) {
+                                float &sum = acc[ContiguousS ? j + part : j][i];
+                                sum = fmaf(frag_x[i / 4][ContiguousS ? l : part][i % 4], four[part], sum);
+                            }
                     }
                 }
             }
@@ -257,7 +297,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     if (group < Tile::kGroups && group % Tile::kWarpGroups == 0)
 #pragma unroll
         for (int j = 0; j < Tile::TS; ++j) {
-            const int row = group / Tile::kWarpGroups * Tile::BS + lane_s + j * Tile::kLanesS;
+            const int s = ContiguousS ? 4 * lane_s + j / 4 * 4 * Tile::kLanesS + j % 4 : lane_s + j * Tile::kLanesS;
+            const int row = group / Tile::kWarpGroups * Tile::BS + s;
 #pragma unroll
             for (int quad = 0; quad < Tile::TX / 4; ++quad)
                 *reinterpret_cast<float4 *>(smem + row * Tile::kSumRow + 4 * (lane_x + quad * Tile::kLanesX)) =
@@ -383,6 +424,9 @@ Slices cut(const Problem &problem, const Device &device, bool x_is_rows, const S
     const int neighbours = slices.blocks > device.multiprocessors ? Tile::kResident : 1;
     const int fit = ((device.shared_per_block + 1024) / neighbours - 1024) / (4 * Tile::kStageFloats);
     slices.ring = std::max(2, std::min(kLongestRing, fit));
+    // What the kernel ahead writes, the L2 holds. Addresses must be sure to be right: host's pointers that are read.
+    const bool known = !problem.a.array && problem.alpha.known() && problem.alpha.value != 0.0f;
+    slices.early_depth = device.starts_early && known ? (slices.ring - 1) * Tile::BK : 0;
     return slices;
 }
 
@@ -403,15 +447,20 @@ Status launch_slices(const Problem &problem, const Launch &launch_on, bool x_is_
     const Device &device = *launch_on.device;
     const Slices slices = cut<Tile>(problem, device, x_is_rows, rate, launch_on.workspace);
     const int bytes = Tile::shared_bytes(slices.ring, slices.range / Tile::BK);
-    const Grid grid{slices.blocks, Tile::kThreads, bytes, launch_on.stream};
-    if (x_is_rows ? problem.transa == Op::N : problem.transb == Op::T) {
-        PYBLAS_TRY((allow_shared<pyblas::slices<Tile, true>>(device.shared_per_block)));
-        PYBLAS_TRY((launch<pyblas::slices<Tile, true>>(grid, problem, slices)));
-    } else {
-        PYBLAS_TRY((allow_shared<pyblas::slices<Tile, false>>(device.shared_per_block)));
-        PYBLAS_TRY((launch<pyblas::slices<Tile, false>>(grid, problem, slices)));
-    }
-    return slices.ranges == 1 ? kSuccess : add_partials(problem, slices.partials, launch_on.stream);
+    const Grid grid{slices.blocks, Tile::kThreads, bytes, launch_on.stream, device.starts_early};
+    const bool rows_contiguous = problem.transa == Op::N, columns_contiguous = problem.transb == Op::T;
+    const auto start = [&](auto contiguous_x, auto contiguous_s) {
+        constexpr auto *kernel = pyblas::slices<Tile, contiguous_x.value, contiguous_s.value>;
+        PYBLAS_TRY((allow_shared<kernel>(device.shared_per_block)));
+        return launch<kernel>(grid, problem, slices);
+    };
+    const auto start_for_x = [&](auto contiguous_s) {
+        return (x_is_rows ? rows_contiguous : columns_contiguous) ? start(std::true_type(), contiguous_s)
+                                                                  : start(std::false_type(), contiguous_s);
+    };
+    const bool contiguous_s = Tile::kQuadsOfS && (x_is_rows ? columns_contiguous : rows_contiguous);
+    PYBLAS_TRY(contiguous_s ? start_for_x(std::bool_constant<Tile::kQuadsOfS>()) : start_for_x(std::false_type()));
+    return slices.ranges == 1 ? kSuccess : add_partials(problem, slices.partials, launch_on);
 }
 
 template <class Tile>

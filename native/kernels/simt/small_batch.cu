@@ -134,6 +134,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                        __grid_constant__ const Packing<ContiguousM, ContiguousN> packing) {
     // place
     const int64_t block = block_number();
+    ptx::launch_dependents();
+    ptx::wait_for_predecessors();
     const Epilogue epilogue(problem);
     if (block >= packing.blocks || epilogue.idle())
         return;
@@ -251,6 +253,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     static_assert(kLanesM * kLanesN == 32 && Tile::BM == Tile::BK && Tile::BN == Tile::BK, "lanes tile the square");
 
     // place
+    ptx::launch_dependents();
+    ptx::wait_for_predecessors();
     const Epilogue epilogue(problem);
     if (epilogue.idle())
         return;
@@ -352,8 +356,9 @@ struct Packed {
         const auto packing = pack<Tile, ContiguousM, ContiguousN>(problem);
         PYBLAS_TRY((allow_shared<small_batch_packed<Tile, ContiguousM, ContiguousN>>(kSharedWithoutOptIn)));
         return launch<small_batch_packed<Tile, ContiguousM, ContiguousN>>(
-            {packing.blocks, Tile::kThreads, packing.products * packing.stride * 4, launch_on.stream}, problem,
-            packing);
+            {packing.blocks, Tile::kThreads, packing.products * packing.stride * 4, launch_on.stream,
+             launch_on.device->starts_early},
+            problem, packing);
     }
 };
 
@@ -366,7 +371,8 @@ struct Warps {
                                                  int64_t{Tile::kResident} * launch_on.device->multiprocessors);
         PYBLAS_TRY((allow_shared<small_batch_warps<Tile, ContiguousM, ContiguousN>>(kBytes)));
         return launch<small_batch_warps<Tile, ContiguousM, ContiguousN>>(
-            {blocks, Tile::kThreads, kBytes, launch_on.stream}, problem, blocks * (Tile::kThreads / 32));
+            {blocks, Tile::kThreads, kBytes, launch_on.stream, launch_on.device->starts_early}, problem,
+            blocks * (Tile::kThreads / 32));
     }
 };
 

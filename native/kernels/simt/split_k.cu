@@ -170,7 +170,7 @@ Status launch_ranges(const Problem &problem, const Launch &launch_on) {
         if (ranges.rest > 0)
             PYBLAS_TRY(multiply(ranges.depth * ranges.equal, ranges.rest, 1, ranges.equal));
     }
-    return add_partials(problem, partials, launch_on.stream);
+    return add_partials(problem, partials, launch_on);
 }
 
 using Tile16 = SliceTile<16, 16, 128, 4, 8, 256, 2>;

@@ -58,6 +58,7 @@ struct Fiber {
     std::vector<Copy> copies;   // in the order of their issue
     std::vector<size_t> groups; // copies in each committed group, the oldest first
     size_t open = 0;            // copies not yet committed
+    bool early = false;         // has not waited for the kernel ahead
 };
 
 // Lanes that meet are known by the first one of their mask.
@@ -81,6 +82,7 @@ size_t most_dynamic_shared = 0;
 const Launched *launched;
 dim3 places[4]; // of the running thread, by Place
 int threads, arrived, exited;
+bool early;   // launched before the kernel ahead has ended
 Site barrier; // where those who arrived wait
 int first_at_barrier;
 
@@ -133,6 +135,8 @@ void leave() {
     if (arrived)
         raise(FaultKind::barrier, "it exits while %d of %d threads wait at %s:%d", arrived, threads, barrier.file,
               barrier.line);
+    if (self().early)
+        raise(FaultKind::access, "it exits without having waited for the kernel ahead");
     ++exited;
     self().state = State::exited;
     Warp &warp = warps[running.thread / warpSize];
@@ -177,7 +181,7 @@ __attribute__((noinline)) void resume(int thread) {
     Fiber &fiber = fibers[thread];
     if (!fiber.stack)
         fiber.stack = new_stack();
-    running = {true, thread, reinterpret_cast<uintptr_t>(fiber.stack), kStackBytes};
+    running = {true, thread, reinterpret_cast<uintptr_t>(fiber.stack), kStackBytes, fiber.early};
     place_at(Place::thread, static_cast<uint64_t>(thread), at(Place::block_size));
     if (!_setjmp(scheduler)) {
         if (fiber.started)
@@ -236,6 +240,7 @@ bool run_block() {
         fiber.copies.clear();
         fiber.groups.clear();
         fiber.open = 0;
+        fiber.early = early;
     }
     for (int first = 0; first < threads; first += warpSize) {
         Warp &warp = warps[first / warpSize];
@@ -398,6 +403,10 @@ void wait_copies(size_t pending) {
     fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + static_cast<ptrdiff_t>(done));
 }
 
+void wait_for_predecessors() {
+    self().early = running.early = false;
+}
+
 cudaError_t run_grid(const cudaLaunchConfig_t &config, const Launched &launched_now) {
     const dim3 grid = config.gridDim, block = config.blockDim;
     const auto opt_in = shared_opt_in.find({launched_now.kernel, settings.device});
@@ -421,7 +430,9 @@ cudaError_t run_grid(const cudaLaunchConfig_t &config, const Launched &launched_
     dynamic_shared.bytes = config.dynamicSmemBytes;
     most_dynamic_shared = std::max(most_dynamic_shared, dynamic_shared.bytes);
     dynamic_shared.words.resize(sizeof memory / 4);
-    const Region parameters(launched_now.arguments, launched_now.arguments_size, Access::read, "kernel parameters");
+    const Region given(launched_now.arguments, launched_now.arguments_size, Access::read, "kernel parameters");
+    parameters = &given;
+    early = config.numAttrs > 0; // the only attribute there is
 
     ticks.launch = ++ticks.now;
     const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;

@@ -17,6 +17,7 @@ struct Running {
     int thread = 0; // number in its block
     uintptr_t stack = 0;
     size_t stack_bytes = 0;
+    bool early = false; // the kernel ahead may still run
 };
 extern Running running;
 
@@ -53,6 +54,12 @@ inline void check(const void *pointer, size_t bytes, bool write, const void *cod
 // Between these two nobody may touch the words of a copy.
 void mark_in_flight(const void *shared, size_t bytes, const void *code);
 void mark_arrived(const void *shared, size_t bytes);
+
+// What the running kernel was given.
+extern const Region *parameters;
+
+// From here on the thread may touch global memory.
+void wait_for_predecessors();
 
 // Groups of asynchronous copies as PTX counts them, for each thread. The source is read at once, the destination is
 // written at the wait.

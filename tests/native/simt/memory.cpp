@@ -7,6 +7,7 @@ namespace pyblas::simulator {
 
 Ticks ticks;
 Running running;
+const Region *parameters = nullptr;
 Shared static_shared{"static shared memory"}, dynamic_shared{"dynamic shared memory"};
 
 namespace {
@@ -110,6 +111,8 @@ void check_shared(Shared &shared, uintptr_t address, size_t bytes, bool write, c
 
 void check_region(Region &region, uintptr_t address, size_t bytes, bool write, const void *code) {
     const Touched touched{region.name, region.begin, code};
+    if (running.early && &region != parameters)
+        raise_at(FaultKind::access, touched, address, "touched before the kernel ahead has ended");
     if (address + bytes > region.begin + region.bytes)
         raise_at(FaultKind::bounds, touched, address, "access across the end");
     const Access wanted = write ? Access::write : Access::read;

@@ -5,9 +5,11 @@
 
 namespace pyblas::ptx {
 
-// Launches end before they return, so nothing is early.
+// Launches end before they return, but what is touched before the wait is a fault.
 inline void launch_dependents() {}
-inline void wait_for_predecessors() {}
+inline void wait_for_predecessors() {
+    simulator::wait_for_predecessors();
+}
 
 template <int Bytes>
 __attribute__((always_inline)) inline void copy_async(float *shared, const float *global, bool valid) {
@@ -55,5 +57,7 @@ inline uint32_t bf16_pair(float first, float second) {
     };
     return rounded(first) | rounded(second) << 16;
 }
+
+inline void prefetch(const float *) {}
 
 } // namespace pyblas::ptx

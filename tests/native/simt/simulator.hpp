@@ -25,7 +25,7 @@ enum class FaultKind {
     uninitialised,  // read before anybody wrote
     copy_in_flight, // touched before its wait
     bounds,         // outside of every operand, or of the shared memory asked for
-    access,         // a write to an input, or a read of what must not be read
+    access,         // a write to an input, a read of what must not be read, anything the kernel ahead may still use
     alignment,
     arithmetic, // overflow, shift, index of an array
 };

@@ -267,9 +267,24 @@ __global__ void offset_in_int(const float *in, float *out, int ld) {
     out[thread] = far >= 0 ? in[thread] : 0;
 }
 
+// Launched before the kernel ahead has ended.
+enum Early { waits, reads_first, leaves };
+
+template <Early early>
+__global__ void early_kernel(const float *in, float *out) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const float first = early == reads_first ? in[thread] : 0;
+    if (early == leaves && thread == 1)
+        return;
+    ptx::launch_dependents();
+    ptx::wait_for_predecessors();
+    out[thread] = in[thread] + first;
+}
+
 // ---- the table -----------------------------------------------------------------------------------------------------
 
 int failures = 0, checked = 0;
+bool launches_early = false;
 
 // Two accesses that nothing orders happen either way round, and the fault may have either name.
 struct Expected {
@@ -285,6 +300,11 @@ void expect(const char *name, Expected expected, unsigned blocks, void (*kernel)
         config.gridDim = dim3(blocks);
         config.blockDim = dim3(kThreads);
         config.dynamicSmemBytes = 2 * kThreads * sizeof(float);
+        cudaLaunchAttribute early = {};
+        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early.val.programmaticStreamSerializationAllowed = 1;
+        config.attrs = &early;
+        config.numAttrs = launches_early ? 1 : 0;
         const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
         const simulator::Fault fault = simulator::take_fault();
         ++checked;
@@ -375,6 +395,11 @@ int main() {
         EXPECT(access, 1, increment, out); // C where beta is 0
         EXPECT(none, 2, read_undefined<healthy>, in, out);
         EXPECT(uninitialised, 2, read_undefined<faulty>, in, out);
+        launches_early = true;
+        EXPECT(none, 1, early_kernel<waits>, in, out);
+        EXPECT(access, 1, early_kernel<reads_first>, in, out);
+        EXPECT(access, 1, early_kernel<leaves>, in, out);
+        launches_early = false;
     }
     {
         const Region in_region(in, 3 * kThreads * sizeof(float), Access::read, "in");

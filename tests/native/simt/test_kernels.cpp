@@ -442,7 +442,9 @@ Device small_device() {
     return device_of(0, 75, 64 * 1024);
 }
 Device large_device() {
-    return device_of(1, 90, 227 * 1024);
+    Device device = device_of(1, 90, 227 * 1024);
+    device.starts_early = true;
+    return device;
 }
 
 class Sweep {
