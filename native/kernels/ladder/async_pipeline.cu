@@ -116,10 +116,10 @@ Status launch_async_pipeline(const Problem &problem, const Launch &launch_on) {
 }
 
 // Rows of operands that are contiguous along k are the longer ones, as long as those of the orders.
-constexpr int kStageBytes = 4 * (OrderM::kRow + OrderN::kRow) * Tile::BK;
+constexpr int kStageFloats = Tile::BK * (OrderM::kRow + OrderN::kRow);
 
 template <int Stages>
-constexpr Footprint kFootprint{Tile::kThreads, 2, kStageBytes * Stages};
+constexpr Footprint kFootprint{Tile::kThreads, 2, Stages * kStageFloats * 4};
 
 constexpr Kernel kRows[] = {
     {"async_pipeline_128x128x8_2_stages", "async_pipeline", Engine::gpu, kFp32Modes, 80, false, refuses_nothing,
