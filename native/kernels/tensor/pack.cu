@@ -20,6 +20,7 @@ namespace pyblas {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kStaticBytes = 4096; // of shared memory, at most
 
 // One operand as packing sees it.
 struct Source {
@@ -463,7 +464,7 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
     }
     grid.blocks = sources[0].blocks + sources[1].blocks;
     const auto start = [&](auto kernel) {
-        if (grid.shared_bytes > kSharedWithoutOptIn)
+        if (grid.shared_bytes + kStaticBytes > kSharedWithoutOptIn)
             PYBLAS_TRY(allow_shared<kernel.value>(kMostHeldK / 8 * kTurnedX * static_cast<int>(sizeof(float))));
         return launch<kernel.value>(grid, problem.alpha, sources[0], sources[1], grid.cluster);
     };
