@@ -500,7 +500,11 @@ print("kept")
 
 
 def test_every_row_but_the_naive_one_wins_somewhere(cpu_handle):
+    """With 512-bit vectors the BLAS does not: the own kernels are ahead of it at every size."""
     sizes = [(8, 8, 8, 1), (200, 200, 200, 1), (8, 4096, 4096, 1), (4096, 1, 4096, 1), (2048, 2048, 2048, 1),
              (600, 600, 600, 1), (128, 128, 64, 384)]  # fmt: skip
     won = {engines.selected(cpu_handle, a, b, *size)[0] for size in sizes for a in "NT" for b in "NT"}
-    assert won >= set(ROWS) - {"cpu_naive"}, won
+    facts = ffi.new("pyblasCpuInfo_t *")
+    assert lib.pyblasCpuInfo(facts) == SUCCESS, message()
+    beaten = {"cpu_blas"} if ffi.string(facts.instruction_set) == b"avx512" else set()
+    assert won == set(ROWS) - {"cpu_naive"} - beaten, won

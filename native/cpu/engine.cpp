@@ -1,5 +1,6 @@
-// The rows of the CPU and how each cuts a product into independent pieces. Every boundary - tiles of C, chunks of k -
-// follows from the problem, never from the number of threads, so neither do the bits.
+// The rows of the CPU and how each cuts a product into independent pieces. Every boundary that the order of a sum knows
+// - pieces of k, and blocks of C where a BLAS sums - follows from the problem, never from the number of threads, so
+// neither do the bits.
 //
 //   cpu_naive   three loops; what the others are checked against        cpu_small   outer products on A and B in place
 //   cpu_skinny  a large matrix read once, against one with few rows     cpu_packed  blocked, on copies of A and B
@@ -13,6 +14,8 @@
 #include <cstdlib>
 #include <memory>
 #include <type_traits>
+
+#include <sys/mman.h>
 
 #include "blas.hpp"
 #include "isa.hpp"
@@ -56,15 +59,25 @@ struct Free {
 using Floats = std::unique_ptr<float, Free>;
 
 Floats allocate(int64_t floats) {
-    const size_t bytes = size_t(ceil_div(floats * int64_t(sizeof(float)), 4096)) * 4096;
-    return Floats(static_cast<float *>(std::aligned_alloc(4096, bytes)));
+    // From large pages, where the system gives them, a copy of a matrix is read without waiting for translations.
+    constexpr int64_t kPage = 4096, kLargePage = 2 << 20;
+    const int64_t wanted = floats * int64_t(sizeof(float)), page = wanted < kLargePage ? kPage : kLargePage;
+    const int64_t bytes = ceil_div(wanted, page) * page;
+    Floats room(static_cast<float *>(std::aligned_alloc(size_t(page), size_t(bytes))));
+    if (room && page == kLargePage)
+        madvise(room.get(), size_t(bytes), MADV_HUGEPAGE);
+    return room;
 }
 
-// kScratch floats of this thread; null if there is no memory. Pages are only used up as far as they are touched.
-float *scratch() {
+// So many floats of this thread; null if there is no memory. Pages are only used up as far as they are touched.
+float *scratch(int64_t floats) {
     static thread_local Floats mine;
-    if (!mine)
-        mine = allocate(kScratch);
+    static thread_local int64_t room = 0;
+    if (room < floats) {
+        mine.reset();
+        mine = allocate(floats);
+        room = mine ? floats : 0;
+    }
     return mine.get();
 }
 
@@ -108,9 +121,9 @@ void add_chunks(const Product &p, float *partial, int64_t chunks) {
 }
 
 // f(block, scratch) for every piece of every product of the batch. An f that also takes (problem, begin, end, scratch)
-// is given whole products by the range. seconds is the predicted time on one thread.
+// is given whole products by the range. seconds is the predicted time on one thread, floats the size of scratch.
 template <class F>
-Status for_pieces(const Problem &p, const Cut &by, double seconds, const F &f) {
+Status for_pieces(const Problem &p, const Cut &by, double seconds, const F &f, int64_t floats = kScratch) {
     constexpr double kShare = 15e-6; // long enough to hand over, short enough to share evenly
     const int64_t down = ceil_div(p.m, by.tile_m), tiles = down * ceil_div(p.n, by.tile_n);
     const int64_t chunks = p.k > by.depth ? ceil_div(p.k, by.depth) : 1;
@@ -122,7 +135,7 @@ Status for_pieces(const Problem &p, const Cut &by, double seconds, const F &f) {
         return no_memory(p.batch * chunks * p.m * p.n * int64_t(sizeof(float)));
     std::atomic<bool> failed{false};
     parallel(ceil_div(pieces, share), seconds, [&](int64_t index) {
-        float *mine = scratch();
+        float *mine = scratch(floats);
         if (!mine) {
             failed.store(true, std::memory_order_relaxed);
             return;
@@ -152,7 +165,7 @@ Status for_pieces(const Problem &p, const Cut &by, double seconds, const F &f) {
         }
     });
     if (failed.load())
-        return no_memory(kScratch * int64_t(sizeof(float)));
+        return no_memory(floats * int64_t(sizeof(float)));
     if (chunks > 1)
         for (int64_t batch = 0; batch < p.batch; ++batch)
             add_chunks(product(p, batch), partial.get() + batch * chunks * p.m * p.n, chunks);
@@ -241,11 +254,11 @@ double small_cost(const Problem &p, const Device &d) {
 
 struct SmallPieces {
     const Isa &set = isa();
-    void operator()(const Product &block, float *mine) const { set.outer(block, false, mine); }
+    void operator()(const Product &block, float *mine) const { set.outer(block, mine); }
     void operator()(const Problem &p, int64_t begin, int64_t end, float *mine) const {
         if (p.a.array || p.b.array || p.c.array)
             for (int64_t i = begin; i < end; ++i)
-                set.outer(product(p, i), false, mine);
+                set.outer(product(p, i), mine);
         else
             set.outer_batch(product(p, begin), end - begin, p.a.stride, p.b.stride, p.c.stride, mine);
     }
@@ -294,12 +307,14 @@ Status skinny_launch(const Problem &p, const Launch &launch) {
 
 // ---- packed -------------------------------------------------------------------------------------------------------
 
+// More than any two cores reach with 256-bit vectors.
+constexpr double kFast = 150e9;
+
 double packed_cost(const Problem &p, const Device &d) {
-    const double efficiency = d.fp32_flops > 150e9 ? 1.0 : 0.92; // measured with AVX-512 and AVX2
-    const double rows_of_b = p.transb == Op::T ? std::ceil(double(p.m) / kRowBlock) : 0.0;
-    const double copies =
-        double(p.k) * (double(p.m) * std::ceil(double(p.n) / kColBlock) * (p.transa == Op::T ? 0.08e-9 : 0.05e-9) +
-                       double(p.n) * rows_of_b * 0.2e-9);
+    const double rows_of_b = p.transb == Op::T ? std::ceil(double(p.m) / kPackRows) * 0.05e-9 : 0.0;
+    const double rows_of_a = std::ceil(double(p.n) / kPackCols) * 0.05e-9;
+    const double copies = double(p.k) * (double(p.m) * rows_of_a + double(p.n) * rows_of_b);
+    const double efficiency = d.fp32_flops > kFast ? 1.0 : 0.95;
     const double arithmetic = padded_flops(p) / (efficiency * d.fp32_flops) + copies;
     return (0.1e-6 + std::max(arithmetic, bytes(p) / (0.6 * d.bandwidth))) * double(p.batch);
 }
@@ -308,12 +323,19 @@ Status packed_launch(const Problem &p, const Launch &launch) {
     if (p.depth(p.alpha.value) == 0)
         return scale(p);
     const double seconds = packed_cost(p, *launch.device);
-    // Rows of B are copied once for each row of tiles, its columns never: then low tiles are as good, and share better.
-    const int64_t tile_m = p.transb == Op::T || p.batch > 1 ? kRowBlock
-                           : p.m * p.n > 262144             ? kRowBlock / 2
-                                                            : kRowBlock / 4;
-    return for_pieces(p, cut(p, tile_m, kColBlock, 4 * kOuterDepth, seconds), seconds,
-                      [&set = isa()](const Product &block, float *mine) { set.outer(block, true, mine); });
+    Cut by = cut(p, kRowBlock / 4, kColBlock, 4 * kOuterDepth, seconds);
+    if (by.depth >= p.k && p.n > kColBlock) {
+        // The order of a sum does not depend on the tile it is in, so tiles may follow the threads: few large ones,
+        // which copy least, but as many for each thread.
+        const int64_t threads = thread_limit();
+        int64_t down = ceil_div(p.m, kPackRows), across = ceil_div(p.n, kPackCols);
+        const auto uneven = [&] { return p.batch * down * across % threads != 0; };
+        while (uneven() && p.batch * down * across < 4 * threads && std::max(p.m / down, p.n / across) >= 256)
+            ++(p.m / down >= p.n / across ? down : across);
+        by = {ceil_div(ceil_div(p.m, down), kLine) * kLine, ceil_div(p.n, across), p.k};
+    }
+    return for_pieces(
+        p, by, seconds, [&set = isa()](const Product &block, float *mine) { set.packed(block, mine); }, kPackScratch);
 }
 
 // ---- BLAS ---------------------------------------------------------------------------------------------------------
@@ -336,11 +358,14 @@ double blas_cost(const Problem &p, const Device &d) {
     // depend on whether an earlier call has loaded it.
     constexpr double kWorthLoading = 8e6;
     const double work = 2.0 * double(p.m) * double(p.n) * double(p.k);
-    if (work < kWorthLoading || !load_blas())
+    // With 512-bit vectors the own kernels are faster, so it is not even loaded.
+    const bool wide = d.fp32_flops > kFast;
+    if (work < kWorthLoading || (!wide && !load_blas()))
         return HUGE_VAL;
+    const double efficiency = wide ? 0.94 : 0.98;
     const double few = double(std::min(p.m, p.n)) < 16 ? 3.0 : 1.0; // a large matrix is copied to be used once
     const double copies = double(p.k) * double(p.m + p.n) * 0.04e-9;
-    const double arithmetic = work * few / (0.98 * d.fp32_flops) + copies;
+    const double arithmetic = work * few / (efficiency * d.fp32_flops) + copies;
     return (0.15e-6 + std::max(arithmetic, bytes(p) / (0.3 * d.bandwidth))) * double(p.batch);
 }
 
@@ -364,7 +389,7 @@ Status blas_launch(const Problem &p, const Launch &launch) {
     return for_pieces(p, cut(p, block(p.m, down), block(p.n, across), 4096, seconds), seconds,
                       [&set = isa()](const Product &block, float *mine) {
                           if (!blas_gemm(block))
-                              set.outer(block, true, mine);
+                              set.outer(block, mine);
                       });
 }
 

@@ -43,19 +43,27 @@ constexpr ptrdiff_t kDotRows = 32, kDotCols = 256;    // of dot
 constexpr ptrdiff_t kDotPack = 4096;                  // depth of a copy of A
 constexpr ptrdiff_t kDotStride = kDotPack + 16;       // of its rows: not a power of two, which would share cache sets
 constexpr ptrdiff_t kStreamMostCols = 64;
-constexpr ptrdiff_t kStreamSums = 8192; // of stream: what a core's level 1 cache holds
-// Floats of scratch that each of the functions needs.
-constexpr ptrdiff_t kScratch = 64 * kOuterDepth + kColBlock * kOuterDepth + kRowBlock * kColBlock + 64;
-static_assert(kDotRows * kDotStride + kDotRows * kDotCols <= kScratch && 2 * kStreamSums <= kScratch);
+constexpr ptrdiff_t kStreamSums = 8192;   // of stream: what a core's level 1 cache holds
+constexpr ptrdiff_t kPackStripRows = 336; // of packed: rows of A that are copied at a time
+constexpr ptrdiff_t kPackRows = 1024, kPackCols = 1024;
+constexpr ptrdiff_t kLine = 16; // of a cache
+// Floats of scratch that packed needs, and each of the others.
+constexpr ptrdiff_t kPackScratch =
+    kPackStripRows * kOuterDepth + (kPackRows + 4 * kLine) * kPackCols + (kPackCols + kLine) * kOuterDepth;
+constexpr ptrdiff_t kScratch = kDotRows * kDotStride + kDotRows * kDotCols;
+static_assert(64 * kOuterDepth + kRowBlock * kColBlock <= kScratch && 2 * kStreamSums <= kScratch);
 
 struct Isa {
     const char *name;
-    // Sums of outer products: vectors along the rows of C, elements of B broadcast. pack copies B (and A, which is also
-    // copied when its rows are apart) to a compact layout first; worth it when they are used many times.
-    void (*outer)(const Product &, bool pack, float *scratch);
-    // count products of outer without packing, each matrix so many elements after the one before.
+    // Sums of outer products: vectors along the rows of C, elements of B broadcast. A is copied when its rows are
+    // apart.
+    void (*outer)(const Product &, float *scratch);
+    // count products of outer, each matrix so many elements after the one before.
     void (*outer_batch)(const Product &, ptrdiff_t count, ptrdiff_t next_a, ptrdiff_t next_b, ptrdiff_t next_c,
                         float *scratch);
+    // The same sums in the same order for large products: A, and a B whose columns are apart, are copied to a compact
+    // layout first, which is worth it when they are used many times.
+    void (*packed)(const Product &, float *scratch);
     // Outer products with a B of few columns: A's columns are read from end to end, sums wait in the level 1 cache.
     // Needs a_row == 1; n is at most kStreamMostCols.
     void (*stream)(const Product &, float *scratch);

@@ -19,6 +19,7 @@ constexpr bool kMaskIsFree = false;
 constexpr int kMaxHeight = 2;
 constexpr ptrdiff_t kTileCols[kMaxHeight + 1] = {0, 10, 6};
 constexpr int kDotTileRows = 4, kDotTileCols = 4, kDotTile = 12;
+constexpr int kPackHeight = 2;
 constexpr ptrdiff_t kAhead = 12;
 constexpr int kStreamColumns = 4;
 
@@ -108,7 +109,7 @@ inline void transpose_tile(const float *in, ptrdiff_t stride, float *out, ptrdif
 
 } // namespace
 
-const Isa kAvx2 = {"avx2", outer, outer_batch, stream, dot};
+const Isa kAvx2 = {"avx2", outer, outer_batch, packed, stream, dot};
 
 } // namespace pyblas::cpu
 

@@ -21,6 +21,7 @@ constexpr bool kMaskIsFree = true;
 constexpr int kMaxHeight = 4;
 constexpr ptrdiff_t kTileCols[kMaxHeight + 1] = {0, 16, 12, 8, 6};
 constexpr int kDotTileRows = 8, kDotTileCols = 6, kDotTile = 24;
+constexpr int kPackHeight = 3;
 constexpr ptrdiff_t kAhead = 12;
 constexpr int kStreamColumns = 8;
 
@@ -116,7 +117,7 @@ inline void transpose_tile(const float *in, ptrdiff_t stride, float *out, ptrdif
 
 } // namespace
 
-const Isa kAvx512 = {"avx512", outer, outer_batch, stream, dot};
+const Isa kAvx512 = {"avx512", outer, outer_batch, packed, stream, dot};
 
 } // namespace pyblas::cpu
 

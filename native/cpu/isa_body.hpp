@@ -1,11 +1,12 @@
-// outer, outer_batch, stream and dot, written once over a vector type. isa_avx512.cpp, isa_avx2.cpp and isa_generic.cpp
-// include this file under a target pragma (so it includes nothing), after they have defined
+// outer, outer_batch, packed, stream and dot, written once over a vector type. isa_avx512.cpp, isa_avx2.cpp and
+// isa_generic.cpp include this file under a target pragma (so it includes nothing), after they have defined
 //  - Vec, kLanes, Mask; mask(n): the first n lanes; load(p), load(p, mask): other lanes are 0 and not read
 //  - store(p, v), store(p, v, mask); store_past_cache(p, v): p is a multiple of 16 bytes;
 //    finish_past_cache(): others see it as if stored
 //  - zero(), set1(x), add(a, b), mul(a, b), fma(a, b, c), fma_exact(a, b, c): rounded once; sum(v): over all lanes
 //  - kMaskIsFree: masked loads cost no more than others
-//  - kTileCols[v]: columns of a tile v vectors high, v <= kMaxHeight; kAhead: steps from a load to its prefetch
+//  - kTileCols[v]: columns of a tile v vectors high, v <= kMaxHeight; kPackHeight: vectors of a tile of packed, 2 or 3
+//  - kAhead: steps from a load to its prefetch
 //  - kStreamColumns: of A, read at a time; kDotTileRows, kDotTileCols and, for their product, kDotTile
 //  - transpose_tile<Whole>(in, stride, out, ldo, rows, cols): rows and cols of in are kSquare if Whole, or fewer
 //
@@ -22,7 +23,8 @@ struct Tile {
     const float *b;
     ptrdiff_t b_step; // the stride of B that is not 1
     ptrdiff_t rows;   // of the tile's height that exist
-    float *partial;   // sums of earlier depths, kRowBlock apart
+    float *partial;   // sums of earlier depths
+    ptrdiff_t partial_col;
     bool first, last; // depth of this product
     float *c;
     ptrdiff_t c_row, c_col;
@@ -120,14 +122,14 @@ void tile(const Tile &t) {
         for (int j = 0; j < Cols; ++j)
 #pragma GCC unroll 4
             for (int v = 0; v < Height; ++v)
-                acc[v][j] = add(load(t.partial + v * kLanes + j * kRowBlock), acc[v][j]);
+                acc[v][j] = add(load(t.partial + v * kLanes + j * t.partial_col), acc[v][j]);
     if (t.last)
         return finish<Height, Cols>(t, acc);
 #pragma GCC unroll 16
     for (int j = 0; j < Cols; ++j)
 #pragma GCC unroll 4
         for (int v = 0; v < Height; ++v)
-            store(t.partial + v * kLanes + j * kRowBlock, acc[v][j]);
+            store(t.partial + v * kLanes + j * t.partial_col, acc[v][j]);
 }
 
 using TileFunction = void (*)(const Tile &);
@@ -158,9 +160,10 @@ constexpr TileTable make_tiles() {
 }
 constexpr TileTable kTiles = make_tiles();
 
-// out[p * width + i] = in[i * step_i + p * step_p] for i < count and p < depth.
-void pack(ptrdiff_t count, ptrdiff_t depth, const float *in, ptrdiff_t step_i, ptrdiff_t step_p, float *out,
-          ptrdiff_t width) {
+// out[p * width + i] = in[i * step_i + p * step_p] for i < count and p < depth. Inlined, because a call keeps the loads
+// from starting before the tiles ahead of them have ended.
+[[gnu::always_inline]] inline void pack(ptrdiff_t count, ptrdiff_t depth, const float *in, ptrdiff_t step_i,
+                                        ptrdiff_t step_p, float *out, ptrdiff_t width) {
     if (step_i == 1) {
         const ptrdiff_t whole = count / kLanes * kLanes;
         const Mask edge = mask(count - whole);
@@ -204,18 +207,17 @@ inline bool past_cache(const Product &p) {
     return p.past_cache && p.beta == 0.0f && p.c_row == 1 && (lines || all);
 }
 
-void outer(const Product &p, bool pack_wanted, float *scratch) {
-    const bool pack_a = pack_wanted || p.a_row != 1;
+void outer_tiles(const Product &p, bool pack_a, float *scratch) {
     const bool rows_of_b = p.b_col == 1;
-    // Columns of B are read as they are: their elements lie side by side in the order of use.
-    const bool pack_b = pack_wanted && rows_of_b;
-    float *packed_a = scratch, *packed_b = packed_a + 64 * kOuterDepth, *partial = packed_b + kColBlock * kOuterDepth;
+    float *packed_a = scratch, *partial = packed_a + kMaxHeight * kLanes * kOuterDepth;
     Tile t;
     t.alpha = p.alpha;
     t.beta = p.beta;
     t.c_row = p.c_row;
     t.c_col = p.c_col;
+    t.partial_col = kRowBlock;
     t.past_cache = past_cache(p);
+    t.b_step = rows_of_b ? p.b_row : p.b_col;
     for (ptrdiff_t j0 = 0; j0 < p.n; j0 += kColBlock) {
         const ptrdiff_t cols = p.n - j0 < kColBlock ? p.n - j0 : kColBlock;
         for (ptrdiff_t i0 = 0; i0 < p.m; i0 += kRowBlock) {
@@ -244,15 +246,6 @@ void outer(const Product &p, bool pack_wanted, float *scratch) {
                     for (ptrdiff_t w = 0; w < widths.count; ++w) {
                         const ptrdiff_t width = widths[w];
                         t.b = b + j * p.b_col;
-                        t.b_step = rows_of_b ? p.b_row : p.b_col;
-                        if (pack_b) {
-                            // Panels begin where their columns do, so tiles of another height find them too.
-                            float *panel = packed_b + j * kOuterDepth;
-                            if (h == 0 || heights[h - 1] != height)
-                                pack(width, t.k, t.b, 1, p.b_row, panel, width);
-                            t.b = panel;
-                            t.b_step = width;
-                        }
                         t.partial = partial + i + j * kRowBlock;
                         t.c = p.c + (i0 + i) * p.c_row + (j0 + j) * p.c_col;
                         kTiles.f[height - 1][width - 1][rows_of_b][cut](t);
@@ -267,13 +260,17 @@ void outer(const Product &p, bool pack_wanted, float *scratch) {
         finish_past_cache();
 }
 
+void outer(const Product &p, float *scratch) {
+    outer_tiles(p, p.a_row != 1, scratch);
+}
+
 void outer_batch(const Product &first, ptrdiff_t count, ptrdiff_t next_a, ptrdiff_t next_b, ptrdiff_t next_c,
                  float *scratch) {
     const ptrdiff_t height = (first.m + kLanes - 1) / kLanes;
     if (height > kMaxHeight || first.a_row != 1 || first.k > kOuterDepth || first.n > 4 * kMostCols) {
         Product p = first;
         for (ptrdiff_t i = 0; i < count; ++i, p.a += next_a, p.b += next_b, p.c += next_c)
-            outer(p, false, scratch);
+            outer(p, scratch);
         return;
     }
     // Tiny products, one tile high: what all have in common is worked out once.
@@ -289,6 +286,7 @@ void outer_batch(const Product &first, ptrdiff_t count, ptrdiff_t next_a, ptrdif
     t.b_step = rows_of_b ? p.b_row : p.b_col;
     t.rows = p.m;
     t.partial = nullptr;
+    t.partial_col = 0;
     t.first = t.last = true;
     t.c_row = p.c_row;
     t.c_col = p.c_col;
@@ -308,6 +306,105 @@ void outer_batch(const Product &first, ptrdiff_t count, ptrdiff_t next_a, ptrdif
     }
     if (t.past_cache)
         finish_past_cache();
+}
+
+// ---- packed -------------------------------------------------------------------------------------------------------
+
+// Panels of Width columns, one after the other, from rows of count elements of B (the last panel may be narrower).
+template <int Width>
+void pack_panels(ptrdiff_t count, ptrdiff_t depth, const float *b, ptrdiff_t b_row, float *out) {
+    const ptrdiff_t whole = count / Width, rest = count % Width;
+    for (ptrdiff_t p = 0; p < depth; ++p, b += b_row, out += Width) {
+        for (ptrdiff_t w = 0; w < whole; ++w)
+            __builtin_memcpy(out + w * Width * kOuterDepth, b + w * Width, Width * sizeof(float));
+        for (ptrdiff_t j = 0; j < rest; ++j)
+            out[whole * Width * kOuterDepth + j] = b[whole * Width + j];
+    }
+}
+
+// Strips of A, Height vectors high, are copied to the level 2 cache a few at a time, and each panel of B comes into the
+// level 1 cache once for all of them. Sums wait in the order of the tiles until the next depth.
+template <int Height>
+void packed_strips(const Product &p, float *scratch) {
+    constexpr ptrdiff_t kStripRows = Height * kLanes, kWidth = kTileCols[Height];
+    constexpr ptrdiff_t kStrips = kPackStripRows / kStripRows; // copied at a time
+    constexpr ptrdiff_t kGroup = 8 * kWidth;                   // columns of B copied at a time: whole lines of a row
+    const ptrdiff_t most_cols = p.n < kPackCols ? p.n : kPackCols, depth = p.k < kOuterDepth ? p.k : kOuterDepth;
+    float *packed_a = scratch, *partial = packed_a + kPackStripRows * kOuterDepth;
+    float *packed_b = partial + (kPackRows + kStripRows) * most_cols;
+    // Columns of B are read as they are: their elements lie side by side in the order of use.
+    const bool pack_b = p.b_col == 1;
+    Tile t;
+    t.alpha = p.alpha;
+    t.beta = p.beta;
+    t.c_row = p.c_row;
+    t.c_col = p.c_col;
+    t.b_step = pack_b ? kWidth : p.b_col;
+    t.past_cache = past_cache(p);
+    for (ptrdiff_t j0 = 0; j0 < p.n; j0 += kPackCols) {
+        const ptrdiff_t cols = p.n - j0 < kPackCols ? p.n - j0 : kPackCols;
+        for (ptrdiff_t i0 = 0; i0 < p.m; i0 += kPackRows) {
+            const ptrdiff_t rows = p.m - i0 < kPackRows ? p.m - i0 : kPackRows;
+            const Parts heights((rows + kLanes - 1) / kLanes, Height);
+            // Where B stays in the level 2 cache, a strip is used while it is still in the first.
+            const ptrdiff_t together = cols * depth > kColBlock * kOuterDepth ? kStrips : 1;
+            for (ptrdiff_t p0 = 0; p0 < p.k; p0 += kOuterDepth) {
+                t.k = p.k - p0 < kOuterDepth ? p.k - p0 : kOuterDepth;
+                t.first = p0 == 0;
+                t.last = p0 + t.k == p.k;
+                const float *b = p.b + p0 * p.b_row + j0 * p.b_col;
+                float *sums = partial;
+                ptrdiff_t i = 0;
+                for (ptrdiff_t h0 = 0; h0 < heights.count; h0 += together) {
+                    const ptrdiff_t strips = heights.count - h0 < together ? heights.count - h0 : together;
+                    ptrdiff_t begin[kStrips + 1];
+                    begin[0] = i;
+                    for (ptrdiff_t h = 0; h < strips; ++h) {
+                        const ptrdiff_t height = heights[h0 + h] * kLanes, left = rows - begin[h];
+                        pack(left < height ? left : height, t.k, p.a + (i0 + begin[h]) * p.a_row + p0 * p.a_col,
+                             p.a_row, p.a_col, packed_a + h * kStripRows * kOuterDepth, height);
+                        begin[h + 1] = begin[h] + height;
+                    }
+                    for (ptrdiff_t j = 0; j < cols; j += kWidth) {
+                        const ptrdiff_t width = cols - j < kWidth ? cols - j : kWidth;
+                        if (pack_b && h0 == 0 && j % kGroup == 0)
+                            pack_panels<kWidth>(cols - j < kGroup ? cols - j : kGroup, t.k, b + j, p.b_row,
+                                                packed_b + j * kOuterDepth);
+                        t.b = pack_b ? packed_b + j * kOuterDepth : b + j * p.b_col;
+                        for (ptrdiff_t h = 0; h < strips; ++h) {
+                            const ptrdiff_t height = heights[h0 + h], left = rows - begin[h];
+                            t.a = packed_a + h * kStripRows * kOuterDepth;
+                            t.a_col = t.partial_col = height * kLanes;
+                            t.ahead = kAhead * t.a_col;
+                            t.rows = left < t.a_col ? left : t.a_col;
+                            t.partial = sums;
+                            t.c = p.c + (i0 + begin[h]) * p.c_row + (j0 + j) * p.c_col;
+                            if (!t.first)
+                                for (ptrdiff_t e = 0; e < t.a_col * width; e += kLine)
+                                    __builtin_prefetch(sums + e, 1);
+                            kTiles.f[height - 1][width - 1][pack_b][left < t.a_col](t);
+                            sums += t.a_col * width;
+                        }
+                    }
+                    i = begin[strips];
+                }
+            }
+        }
+    }
+    if (t.past_cache)
+        finish_past_cache();
+}
+
+void packed(const Product &p, float *scratch) {
+    const ptrdiff_t height = (p.m + kLanes - 1) / kLanes;
+    if (p.n <= kColBlock) // a strip of A is waited for and used at once
+        outer_tiles(p, true, scratch);
+    else if (height >= kPackHeight)
+        packed_strips<kPackHeight>(p, scratch);
+    else if (kPackHeight > 2 && height == 2)
+        packed_strips<2>(p, scratch);
+    else
+        packed_strips<1>(p, scratch);
 }
 
 // ---- stream --------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ constexpr bool kMaskIsFree = false;
 constexpr int kMaxHeight = 2;
 constexpr ptrdiff_t kTileCols[kMaxHeight + 1] = {0, 8, 5};
 constexpr int kDotTileRows = 3, kDotTileCols = 3, kDotTile = 9;
+constexpr int kPackHeight = 2;
 constexpr ptrdiff_t kAhead = 12;
 constexpr int kStreamColumns = 4;
 constexpr ptrdiff_t kSquare = 4;
@@ -90,6 +91,6 @@ inline void transpose_tile(const float *in, ptrdiff_t stride, float *out, ptrdif
 
 } // namespace
 
-const Isa kGeneric = {"generic", outer, outer_batch, stream, dot};
+const Isa kGeneric = {"generic", outer, outer_batch, packed, stream, dot};
 
 } // namespace pyblas::cpu
