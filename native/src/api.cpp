@@ -66,8 +66,10 @@ Status get(pyblasHandle_t handle, T *out, const char *name, Read read) noexcept 
 #ifdef PYBLAS_HAVE_CUDA
 
 Status launch_on_gpu(pyblasContext &handle, const Problem &problem, const Kernel *kernel, void *workspace,
-                     size_t workspace_bytes) {
-    const Launch launch = {&handle.device, handle.settings.stream, workspace, workspace_bytes};
+                     size_t workspace_bytes, void *zeros) {
+    static_assert(Workspace::kZeroBytes == kZeros * sizeof(uint32_t), "as many as kernels are told");
+    const Launch launch = {&handle.device, handle.settings.stream, workspace, workspace_bytes,
+                           static_cast<uint32_t *>(zeros)};
     PYBLAS_TRY(kernel->launch(problem, launch));
     if (!handle.synchronise)
         return kSuccess;
@@ -94,22 +96,20 @@ Status queue_on_gpu(pyblasContext &handle, Problem problem, size_t extra, Prepar
     const Kernel *forced = handle.settings.forced;
     PYBLAS_TRY(handle.choices.select(problem, handle.device, handle.workspace.available() - extra, forced, &selection));
     size_t bytes = selection.workspace;
-    char *memory = nullptr;
+    Workspace::Lent lent = {nullptr, nullptr};
     if (bytes + extra) {
-        void *acquired = nullptr;
-        Status status =
-            handle.workspace.acquire(handle.device.ordinal, handle.settings.stream, extra + bytes, &acquired);
+        Status status = handle.workspace.acquire(handle.device.ordinal, handle.settings.stream, extra + bytes, &lent);
         if (status == PYBLAS_STATUS_ALLOC_FAILED && bytes && !extra && !forced) {
             // Too little memory changes the kernel, not the success.
             status = select(problem, handle.device, 0, nullptr, &selection);
             bytes = 0;
         }
         PYBLAS_TRY(status);
-        memory = static_cast<char *>(acquired);
         if (extra)
-            PYBLAS_TRY(prepare(memory, &problem));
+            PYBLAS_TRY(prepare(lent.memory, &problem));
     }
-    PYBLAS_TRY(launch_on_gpu(handle, problem, selection.kernel, memory ? memory + extra : nullptr, bytes));
+    PYBLAS_TRY(launch_on_gpu(handle, problem, selection.kernel, lent.memory ? lent.memory + extra : nullptr, bytes,
+                             lent.zeros));
     return handle.workspace.release(handle.settings.stream);
 }
 

@@ -35,7 +35,9 @@ struct Launch {
     CUstream_st *stream; // GPU only
     void *workspace;     // at least workspace() bytes, 256-byte aligned
     size_t workspace_bytes;
+    uint32_t *zeros = nullptr; // kZeros of them, which the work leaves as zeros; none in the caller's own workspace
 };
+constexpr int kZeros = 4096;
 
 // What a block of a GPU row takes of a multiprocessor, at most: its launches and the compiler's report are held to it.
 struct Footprint {
@@ -73,6 +75,12 @@ struct Kernel {
 
     Footprint footprint = {};
 };
+
+// Their order: k in parts of this, each part's products added one after another from zero, and the parts' sums, if
+// there are several, one after another to zero.
+PYBLAS_HOST_DEVICE constexpr int invariant_part(int64_t k) {
+    return k <= 16384 ? 256 : 1024;
+}
 
 // The rows of one family, in table order. Each kernel file defines one of these; dispatch.cpp lists them.
 struct KernelRows {

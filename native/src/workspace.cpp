@@ -35,6 +35,17 @@ bool is_default(CUstream_st *stream) {
     return stream == nullptr || stream == cudaStreamLegacy;
 }
 
+// On a stream apart, since the caller's one is captured.
+Status zero_now(void *memory) {
+    CUstream_st *apart = nullptr;
+    PYBLAS_CUDA_TRY(cudaStreamCreateWithFlags(&apart, cudaStreamNonBlocking));
+    cudaError_t error = cudaMemsetAsync(memory, 0, Workspace::kZeroBytes, apart);
+    if (error == cudaSuccess)
+        error = cudaStreamSynchronize(apart);
+    (void)cudaStreamDestroy(apart);
+    return cuda_status(error, "zeroing workspace");
+}
+
 // Growth in steps keeps a run of slowly growing problems from allocating each time.
 size_t rounded(size_t bytes, size_t limit) {
     size_t size = size_t{64} << 10;
@@ -56,23 +67,25 @@ Status Workspace::ensure_pool(int device) {
     return kSuccess;
 }
 
-Status Workspace::acquire_captured(CUstream_st *stream, unsigned long long capture, size_t bytes, void **memory) {
+Status Workspace::acquire_captured(CUstream_st *stream, unsigned long long capture, size_t bytes, Lent *lent) {
     for (const Captured &buffer : captured_)
         if (buffer.stream == stream && buffer.capture == capture && buffer.bytes >= bytes) {
-            *memory = buffer.memory;
+            *lent = {buffer.memory + kZeroBytes, buffer.memory};
             return kSuccess;
         }
     const RelaxedCapture relaxed;
-    const size_t size = rounded(bytes, limit_);
-    PYBLAS_TRY(allocation_status(cudaMalloc(memory, size), size));
-    captured_.push_back({stream, capture, *memory, size});
-    return kSuccess;
+    const size_t size = rounded(bytes, available());
+    void *memory = nullptr;
+    PYBLAS_TRY(allocation_status(cudaMalloc(&memory, kZeroBytes + size), kZeroBytes + size));
+    captured_.push_back({stream, capture, static_cast<char *>(memory), size});
+    *lent = {captured_.back().memory + kZeroBytes, memory};
+    return zero_now(memory);
 }
 
-Status Workspace::acquire(int device, CUstream_st *stream, size_t bytes, void **memory) {
+Status Workspace::acquire(int device, CUstream_st *stream, size_t bytes, Lent *lent) {
     lent_ = nullptr;
     if (given_) {
-        *memory = given_memory_;
+        *lent = {static_cast<char *>(given_memory_), nullptr};
         return kSuccess;
     }
     if (!is_default(stream)) {
@@ -80,7 +93,7 @@ Status Workspace::acquire(int device, CUstream_st *stream, size_t bytes, void **
         unsigned long long capture = 0;
         PYBLAS_CUDA_TRY(cudaStreamGetCaptureInfo(stream, &capturing, &capture));
         if (capturing != cudaStreamCaptureStatusNone)
-            return acquire_captured(stream, capture, bytes, memory);
+            return acquire_captured(stream, capture, bytes, lent);
     }
 
     auto buffer = std::find_if(buffers_.begin(), buffers_.end(), [&](const Buffer &b) { return b.stream == stream; });
@@ -108,15 +121,17 @@ Status Workspace::acquire(int device, CUstream_st *stream, size_t bytes, void **
             PYBLAS_CUDA_TRY(cudaFreeAsync(buffer->memory, stream));
         buffer->memory = nullptr;
         buffer->bytes = 0;
-        const size_t size = rounded(bytes, limit_);
+        const size_t size = rounded(bytes, available());
         void *grown = nullptr;
-        PYBLAS_TRY(allocation_status(cudaMallocFromPoolAsync(&grown, size, pool_, stream), size));
-        buffer->memory = grown;
+        PYBLAS_TRY(
+            allocation_status(cudaMallocFromPoolAsync(&grown, kZeroBytes + size, pool_, stream), kZeroBytes + size));
+        buffer->memory = static_cast<char *>(grown);
+        PYBLAS_CUDA_TRY(cudaMemsetAsync(grown, 0, kZeroBytes, stream));
         buffer->bytes = size;
     }
     buffer->last_use = ++uses_;
     lent_ = &*buffer;
-    *memory = buffer->memory;
+    *lent = {buffer->memory + kZeroBytes, buffer->memory};
     return kSuccess;
 }
 

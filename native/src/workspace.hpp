@@ -2,6 +2,7 @@
 // graph has captured kept apart until they are freed by name. The caller's own memory goes before it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -31,10 +32,16 @@ public:
     void take_back() { given_ = false; }
 
     // Most that acquire() may be asked for.
-    size_t available() const { return given_ ? given_bytes_ : limit_; }
+    size_t available() const { return given_ ? given_bytes_ : limit_ - std::min(limit_, kZeroBytes); }
+
+    struct Lent {
+        char *memory;
+        void *zeros; // kZeroBytes that are zero, and must be again when the work is done; none in given memory
+    };
+    static constexpr size_t kZeroBytes = size_t{16} << 10;
 
     // Memory for work queued on stream next. Allocates in stream order, outside a capture. 0 < bytes <= available().
-    Status acquire(int device, CUstream_st *stream, size_t bytes, void **memory);
+    Status acquire(int device, CUstream_st *stream, size_t bytes, Lent *lent);
 
     // The work is queued: remember where it ends.
     Status release(CUstream_st *stream);
@@ -48,7 +55,7 @@ public:
 private:
     struct Buffer {
         CUstream_st *stream;
-        void *memory;
+        char *memory; // the zeros, then bytes
         size_t bytes;
         uint64_t last_use;
         CUevent_st *done; // after the last work that used it
@@ -56,11 +63,11 @@ private:
     struct Captured {
         CUstream_st *stream;
         unsigned long long capture;
-        void *memory;
+        char *memory;
         size_t bytes;
     };
 
-    Status acquire_captured(CUstream_st *stream, unsigned long long capture, size_t bytes, void **memory);
+    Status acquire_captured(CUstream_st *stream, unsigned long long capture, size_t bytes, Lent *lent);
     Status ensure_pool(int device);
 
     // Streams come and go without our knowledge, so more of them than this share buffers in turn.

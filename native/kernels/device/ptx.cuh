@@ -154,6 +154,15 @@ __device__ __forceinline__ void prefetch(const float *global) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
 }
 
+// Counts one arrival, and says whether it is the last after that many others; the counter is zero again then. What the
+// block wrote before a barrier in front of the call can be read, once it has been the last, by whoever stands behind a
+// barrier after it.
+__device__ __forceinline__ bool arrive(uint32_t *counter, uint32_t others) {
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(others) : "memory");
+    return before == others;
+}
+
 } // namespace pyblas::ptx
 
 #endif

@@ -91,31 +91,40 @@ struct TileRate {
     double narrow;        // more time, as a share, for each operand contiguous along C whose ld forbids wide loads
 };
 
+// Each operand once.
+inline double bytes_moved(const Problem &problem) {
+    const double m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
+    const double k = static_cast<double>(problem.k), batch = static_cast<double>(problem.batch);
+    const bool reads_c = !(problem.beta.known() && problem.beta.value == 0);
+    return 4.0 * batch * (m * k + k * n + (reads_c ? 2 : 1) * m * n);
+}
+
+// Operations per second of one multiprocessor with count blocks on it.
+inline double processor_rate(const Problem &problem, const Device &device, const TileRate &rate, double count) {
+    const double efficiency = rate.efficiency[(problem.transa == Op::T ? 2 : 0) + (problem.transb == Op::T ? 1 : 0)];
+    const bool narrow_a = problem.transa == Op::N && problem.a.ld % 4 != 0;
+    const bool narrow_b = problem.transb == Op::T && problem.b.ld % 4 != 0;
+    const double slower = 1 + rate.narrow * (narrow_a + narrow_b);
+    const double full = rate.resident > 1 ? (count - 1) / (rate.resident - 1) : 1;
+    return efficiency / slower * device.fp32_flops / device.multiprocessors * (rate.alone + (1 - rate.alone) * full);
+}
+
 // Whole waves of blocks, then what is left, spread over the multiprocessors; never faster than the bytes. fit: blocks
 // that one multiprocessor has room for.
 inline double predict(const Problem &problem, const Device &device, int tile_m, int tile_n, const TileRate &rate,
                       int fit) {
     const double blocks = static_cast<double>(TileGrid::of(problem, tile_m, tile_n).blocks);
-    const double m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
-    const double k = static_cast<double>(problem.k), batch = static_cast<double>(problem.batch);
-    const double efficiency = rate.efficiency[(problem.transa == Op::T ? 2 : 0) + (problem.transb == Op::T ? 1 : 0)];
-    const bool narrow_a = problem.transa == Op::N && problem.a.ld % 4 != 0;
-    const bool narrow_b = problem.transb == Op::T && problem.b.ld % 4 != 0;
-    const double slower = 1 + rate.narrow * (narrow_a + narrow_b);
-    const double peak = efficiency / slower * device.fp32_flops / device.multiprocessors;
-    const double flops = 2.0 * tile_m * tile_n * (k + 16); // of one block; filling the pipeline is like 16 of k
-    const auto together = [&](double count) {              // seconds of count blocks on one multiprocessor
-        const double full = rate.resident > 1 ? (count - 1) / (rate.resident - 1) : 1;
-        return rate.seconds + count * flops / (peak * (rate.alone + (1 - rate.alone) * full));
+    const double flops = 2.0 * tile_m * tile_n *
+                         (static_cast<double>(problem.k) + 16); // of one block; filling the pipeline is like 16 of k
+    const auto together = [&](double count) {                   // seconds of count blocks on one multiprocessor
+        return rate.seconds + count * flops / processor_rate(problem, device, rate, count);
     };
     const double resident = std::max(1, std::min(fit, rate.resident));
     const double slots = resident * device.multiprocessors;
     const double waves = std::floor(blocks / slots);
     const double last = std::ceil((blocks - waves * slots) / device.multiprocessors); // blocks on the fullest one
     const double seconds = waves * together(resident) + (last > 0 ? together(last) : 0);
-    const bool reads_c = !(problem.beta.known() && problem.beta.value == 0);
-    const double bytes = 4.0 * batch * (m * k + k * n + (reads_c ? 2 : 1) * m * n);
-    return device.launch_seconds + std::max(seconds, bytes / device.bandwidth);
+    return device.launch_seconds + std::max(seconds, bytes_moved(problem) / device.bandwidth);
 }
 
 } // namespace pyblas

@@ -123,11 +123,11 @@ constexpr Footprint kFootprint{Tile::kThreads, 2, Stages * kStageFloats * 4};
 
 constexpr Kernel kRows[] = {
     {"async_pipeline_128x128x8_2_stages", "async_pipeline", Engine::gpu, kFp32Modes, 80, false, refuses_nothing,
-     nullptr, cost<2>, launch_async_pipeline<2>, true, kFootprint<2>},
+     nullptr, cost<2>, launch_async_pipeline<2>, false, kFootprint<2>},
     {"async_pipeline_128x128x8_3_stages", "async_pipeline", Engine::gpu, kFp32Modes, 80, false, refuses_nothing,
-     nullptr, cost<3>, launch_async_pipeline<3>, true, kFootprint<3>},
+     nullptr, cost<3>, launch_async_pipeline<3>, false, kFootprint<3>},
     {"async_pipeline_128x128x8_4_stages", "async_pipeline", Engine::gpu, kFp32Modes, 80, false, refuses_nothing,
-     nullptr, cost<4>, launch_async_pipeline<4>, true, kFootprint<4>},
+     nullptr, cost<4>, launch_async_pipeline<4>, false, kFootprint<4>},
 };
 
 } // namespace

@@ -58,7 +58,7 @@ constexpr Footprint kFootprint{Tile::kThreads, 1, 0};
 
 constexpr Kernel kRows[] = {
     {"coalesced_32x32x1", "coalesced", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost,
-     launch_coalesced, true, kFootprint},
+     launch_coalesced, false, kFootprint},
 };
 
 } // namespace

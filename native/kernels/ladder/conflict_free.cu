@@ -103,11 +103,11 @@ constexpr Footprint kFootprint{Tile::kThreads, 2,
 
 constexpr Kernel kRows[] = {
     {"conflict_free_128x128x8", "conflict_free", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost,
-     launch_conflict_free<Halves>, true, kFootprint<Halves>},
+     launch_conflict_free<Halves>, false, kFootprint<Halves>},
     {"conflict_free_128x128x8_padded", "conflict_free", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr,
-     cost, launch_conflict_free<Padded>, true, kFootprint<Padded>},
+     cost, launch_conflict_free<Padded>, false, kFootprint<Padded>},
     {"conflict_free_128x128x8_swizzled", "conflict_free", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr,
-     cost, launch_conflict_free<Swizzled>, true, kFootprint<Swizzled>},
+     cost, launch_conflict_free<Swizzled>, false, kFootprint<Swizzled>},
 };
 
 } // namespace

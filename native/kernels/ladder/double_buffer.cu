@@ -93,7 +93,7 @@ constexpr Footprint kFootprint{Tile::kThreads, 2, 4 * (OrderM::kRow + OrderN::kR
 
 constexpr Kernel kRows[] = {
     {"double_buffer_128x128x8", "double_buffer", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost,
-     launch_double_buffer, true, kFootprint},
+     launch_double_buffer, false, kFootprint},
 };
 
 } // namespace

@@ -55,7 +55,7 @@ Status launch_naive(const Problem &problem, const Launch &launch_on) {
 constexpr Footprint kFootprint{Tile::kThreads, 1, 0};
 
 constexpr Kernel kRows[] = {
-    {"naive_32x32x1", "naive", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost, launch_naive, true,
+    {"naive_32x32x1", "naive", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost, launch_naive, false,
      kFootprint},
 };
 

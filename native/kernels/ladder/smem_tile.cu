@@ -72,7 +72,7 @@ constexpr Footprint kFootprint{Tile::kThreads, 1, 4 * (Tile::BM + 1 + Tile::BN +
 
 constexpr Kernel kRows[] = {
     {"smem_tile_32x32x32", "smem_tile", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost,
-     launch_smem_tile, true, kFootprint},
+     launch_smem_tile, false, kFootprint},
 };
 
 } // namespace

@@ -82,7 +82,7 @@ constexpr Footprint kFootprint{Tile::kThreads, 2, 4 * (Tile::BM + 1 + Tile::BN +
 
 constexpr Kernel kRows[] = {
     {"thread_tile_1d_64x64x8", "thread_tile_1d", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost,
-     launch_thread_tile_1d, true, kFootprint},
+     launch_thread_tile_1d, false, kFootprint},
 };
 
 } // namespace

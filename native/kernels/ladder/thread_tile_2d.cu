@@ -101,9 +101,9 @@ constexpr Footprint kFootprint{Tile::kThreads, 2, 4 * (Tile::BM + 1 + Tile::BN +
 
 constexpr Kernel kRows[] = {
     {"thread_tile_2d_64x64x16", "thread_tile_2d", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost64,
-     launch_thread_tile_2d<Tile64>, true, kFootprint<Tile64>},
+     launch_thread_tile_2d<Tile64>, false, kFootprint<Tile64>},
     {"thread_tile_2d_128x128x8", "thread_tile_2d", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr,
-     cost128, launch_thread_tile_2d<Tile128>, true, kFootprint<Tile128>},
+     cost128, launch_thread_tile_2d<Tile128>, false, kFootprint<Tile128>},
 };
 
 } // namespace

@@ -99,9 +99,9 @@ constexpr Footprint kFootprint{Tile::kThreads, 2, 4 * (Tile::BM + Tile::BN) * Ti
 
 constexpr Kernel kRows[] = {
     {"vectorized_64x64x16", "vectorized", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost64,
-     launch_vectorized<Tile64>, true, kFootprint<Tile64>},
+     launch_vectorized<Tile64>, false, kFootprint<Tile64>},
     {"vectorized_128x128x8", "vectorized", Engine::gpu, kFp32Modes, 75, false, refuses_nothing, nullptr, cost128,
-     launch_vectorized<Tile128>, true, kFootprint<Tile128>},
+     launch_vectorized<Tile128>, false, kFootprint<Tile128>},
 };
 
 } // namespace

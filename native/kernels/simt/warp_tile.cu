@@ -72,13 +72,13 @@ Status launch_warp_tile(const Problem &problem, const Launch &launch_on) {
 
 constexpr Kernel kRows[] = {
     {"warp_tile_32x32x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile32>, nullptr, cost<Tile32>,
-     launch_warp_tile<Tile32>, false, kWarpTileFootprint<Tile32>},
+     launch_warp_tile<Tile32>, true, kWarpTileFootprint<Tile32>},
     {"warp_tile_64x64x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile64>, nullptr, cost<Tile64>,
-     launch_warp_tile<Tile64>, false, kWarpTileFootprint<Tile64>},
+     launch_warp_tile<Tile64>, true, kWarpTileFootprint<Tile64>},
     {"warp_tile_128x64x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile128x64>, nullptr,
-     cost<Tile128x64>, launch_warp_tile<Tile128x64>, false, kWarpTileFootprint<Tile128x64>},
+     cost<Tile128x64>, launch_warp_tile<Tile128x64>, true, kWarpTileFootprint<Tile128x64>},
     {"warp_tile_128x128x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile128>, nullptr, cost<Tile128>,
-     launch_warp_tile<Tile128>, false, kWarpTileFootprint<Tile128>},
+     launch_warp_tile<Tile128>, true, kWarpTileFootprint<Tile128>},
 };
 
 } // namespace

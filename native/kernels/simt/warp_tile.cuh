@@ -16,6 +16,8 @@ constexpr int kSmallC = 96 * 96; // elements
 
 template <class Tile>
 __host__ __device__ constexpr int fold_depth(const Problem &problem) {
+    if (problem.batch_invariant)
+        return invariant_part(problem.k);
     if (problem.k >= 1024)
         return problem.k < (1 << 18) ? 256 : 1024;
     const bool small = problem.m <= kSmallC && problem.n <= kSmallC && problem.m * problem.n <= kSmallC;
@@ -77,8 +79,8 @@ template <class Tile>
 struct ThreadPlace {
     int row, column;
 
-    static __device__ __forceinline__ ThreadPlace of() {
-        const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+    static __device__ __forceinline__ ThreadPlace of(int thread = static_cast<int>(threadIdx.x)) {
+        const int warp = thread / 32, lane = thread % 32;
         return {warp % (Tile::BM / Tile::WM) * Tile::WM + Tile::lane_m(lane) * 4,
                 warp / (Tile::BM / Tile::WM) * Tile::WN + Tile::lane_n(lane) * 4};
     }
@@ -115,9 +117,9 @@ __device__ __forceinline__ void walk(const Problem &problem, int64_t batch, int6
     for (; write < (Tile::kStages - 1) * Parts::kStageFloats; write += Parts::kStageFloats)
         load(smem + write);
 
-    const int64_t tiles = (depth + Tile::BK - 1) / Tile::BK;
-    for (int64_t done = 0; done < tiles; done += fold_tiles) {
-        for (int left = part(tiles - done, fold_tiles); left > 0; --left) {
+    const int tiles = static_cast<int>((depth + Tile::BK - 1) / Tile::BK);
+    for (int all_left = tiles; all_left > 0; all_left -= fold_tiles) {
+        for (int left = min(all_left, fold_tiles); left > 0; --left) {
             // The oldest stage has arrived, and everybody is done with the one that is overwritten next.
             ptx::wait_copies<Tile::kStages - 2>();
             __syncthreads();
@@ -131,7 +133,7 @@ __device__ __forceinline__ void walk(const Problem &problem, int64_t batch, int6
             write = write + Parts::kStageFloats == Parts::kStagesFloats ? 0 : write + Parts::kStageFloats;
         }
         if (tiles > fold_tiles)
-            fold<Tile>(totals, acc, done == 0, done + fold_tiles >= tiles);
+            fold<Tile>(totals, acc, all_left == tiles, all_left <= fold_tiles);
     }
 }
 

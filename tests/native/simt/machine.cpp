@@ -233,6 +233,7 @@ void watch_segmentation_faults() {
 
 bool run_block() {
     ticks.block = ticks.barrier = ++ticks.now;
+    start_unordered();
     arrived = exited = 0;
     for (int thread = 0; thread < threads; ++thread) {
         Fiber &fiber = fibers[thread];
@@ -435,6 +436,7 @@ cudaError_t run_grid(const cudaLaunchConfig_t &config, const Launched &launched_
     early = config.numAttrs > 0; // the only attribute there is
 
     ticks.launch = ++ticks.now;
+    forget_arrivals();
     const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
     for (uint64_t i = 0; i < blocks; ++i) {
         const uint64_t number = settings.order == Order::ascending ? i : blocks - 1 - i;

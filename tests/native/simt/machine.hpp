@@ -61,6 +61,12 @@ extern const Region *parameters;
 // From here on the thread may touch global memory.
 void wait_for_predecessors();
 
+// Counts an arrival as the wrapper in ptx.cuh does. What blocks wrote before a barrier in front of theirs is ordered
+// before what this thread does next, and behind the next barrier for its whole block.
+bool arrive(uint32_t *counter, uint32_t others, const void *code);
+void forget_arrivals(); // of all blocks, when a launch begins
+void start_unordered(); // a block has met nobody
+
 // Groups of asynchronous copies as PTX counts them, for each thread. The source is read at once, the destination is
 // written at the wait.
 void copy_async(float *shared, const float *global, size_t bytes, bool valid, const void *code);

@@ -2,6 +2,7 @@
 #include "machine.hpp"
 
 #include <algorithm>
+#include <map>
 
 namespace pyblas::simulator {
 
@@ -15,6 +16,20 @@ namespace {
 constexpr size_t kTracked = size_t{1} << 28; // bytes
 
 std::vector<Region *> regions;
+
+// Ticks from a block's start to its last barrier before it arrived at a counter.
+struct Before {
+    uint32_t begin, end;
+
+    bool holds(uint32_t tick) const { return tick >= begin && tick < end; }
+};
+std::map<uintptr_t, std::vector<Before>> arrivals; // by counter, of the launch
+struct Met {
+    Before before;
+    uint32_t when; // the running block's thread met it
+    int thread;
+};
+std::vector<Met> met; // by the running block
 
 // What an access touched, for the sentence about it.
 struct Touched {
@@ -37,9 +52,16 @@ bool same_warp(int a, int b) {
     return a / 32 == b / 32;
 }
 
-// Whether all threads of the block have met since.
+// Whether another block did it before it arrived, and this one knows.
+bool before_arrival(uint32_t tick) {
+    return std::any_of(met.begin(), met.end(), [&](const Met &other) {
+        return other.before.holds(tick) && (other.thread == running.thread || other.when < ticks.barrier);
+    });
+}
+
+// Whether all threads of the block have met since. Blocks are ordered by counters alone.
 bool before_barrier(uint32_t tick) {
-    return tick < ticks.launch || (tick >= ticks.block && tick < ticks.barrier); // blocks are never ordered
+    return tick < ticks.launch || (tick >= ticks.block ? tick < ticks.barrier : before_arrival(tick));
 }
 
 bool before_warp_barrier(uint32_t tick, int other) {
@@ -184,6 +206,42 @@ void mark_arrived(const void *pointer, size_t bytes) {
         word.in_flight = false;
         word.written = ticks.now;
     }
+}
+
+bool arrive(uint32_t *counter, uint32_t others, const void *code) {
+    const auto address = reinterpret_cast<uintptr_t>(counter);
+    for (Region *region : regions) {
+        if (!region->holds(address))
+            continue;
+        const Touched touched{region->name, region->begin, code};
+        if (region->access != Access::read_write)
+            raise_at(FaultKind::access, touched, address, "a counter that must not be written");
+        Word *const word = region->words.empty() ? nullptr : &region->words[address / 4 - region->begin / 4];
+        if (word && !word->written && region->content == Content::undefined)
+            raise_at(FaultKind::uninitialised, touched, address, "a counter that nobody has set");
+        std::vector<Before> &before = arrivals[address];
+        for (const Before &other : before)
+            met.push_back({other, ticks.now, running.thread});
+        before.push_back({ticks.block, ticks.barrier});
+        ++ticks.now; // what meets it comes later
+        if (word) {
+            word->written = ticks.now;
+            word->writer = static_cast<uint16_t>(running.thread);
+        }
+        const uint32_t old = *counter;
+        *counter = old >= others ? 0 : old + 1;
+        return old == others;
+    }
+    raise(FaultKind::bounds, "a counter outside of every region, at %s", place(code).c_str());
+}
+
+void forget_arrivals() {
+    arrivals.clear();
+    met.clear();
+}
+
+void start_unordered() {
+    met.clear();
 }
 
 } // namespace pyblas::simulator

@@ -60,4 +60,8 @@ inline uint32_t bf16_pair(float first, float second) {
 
 inline void prefetch(const float *) {}
 
+__attribute__((always_inline)) inline bool arrive(uint32_t *counter, uint32_t others) {
+    return simulator::arrive(counter, others, __builtin_return_address(0));
+}
+
 } // namespace pyblas::ptx

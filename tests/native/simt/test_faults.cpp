@@ -146,6 +146,28 @@ __global__ void shuffle_from_outside_the_mask(const float *in, float *out) {
     out[thread] = value;
 }
 
+// The block that comes last adds what the others left.
+enum Meeting { met, no_barrier_before, not_the_last };
+
+template <Meeting meeting>
+__global__ void sum_of_blocks(float *left, uint32_t *counter, float *out) {
+    __shared__ bool smem_last;
+    const int thread = static_cast<int>(threadIdx.x), blocks = static_cast<int>(gridDim.x);
+    left[static_cast<int>(blockIdx.x) * kThreads + thread] = 1;
+    if (meeting != no_barrier_before)
+        __syncthreads();
+    if (thread == 0)
+        smem_last = ptx::arrive(counter, static_cast<uint32_t>(blocks - 1));
+    __syncthreads();
+    if (!smem_last && meeting != not_the_last)
+        return;
+    float sum = 0;
+    for (int block = 0; block < blocks; ++block)
+        sum += left[block * kThreads + (thread + 1) % kThreads];
+    if (smem_last)
+        out[thread] = sum;
+}
+
 // ---- asynchronous copies -------------------------------------------------------------------------------------------
 
 enum Pipeline { right, no_wait, no_commit, wait_too_little, no_barrier, overwritten };
@@ -412,6 +434,20 @@ int main() {
         EXPECT(copy_in_flight, 1, copies<wait_too_little>, in, out);
         EXPECT_EITHER(race, copy_in_flight, 1, copies<no_barrier>, in, out);
         EXPECT_EITHER(race, copy_in_flight, 1, copies<overwritten>, in, out);
+    }
+    {
+        static float left[2 * kThreads];
+        static uint32_t counter;
+        const Region left_region(left, sizeof left, Access::read_write, "left", Content::undefined);
+        const Region counter_region(&counter, sizeof counter, Access::read_write, "counter");
+        const Region out_region(out, kThreads * sizeof(float), Access::write, "out");
+        EXPECT(none, 2, sum_of_blocks<met>, left, &counter, out);
+        for (int thread = 0; thread < kThreads; ++thread)
+            failures += out[thread] != 2;
+        failures += counter != 0;
+        EXPECT(race, 2, sum_of_blocks<no_barrier_before>, left, &counter, out);
+        counter = 0;
+        EXPECT_EITHER(race, uninitialised, 2, sum_of_blocks<not_the_last>, left, &counter, out);
     }
     {
         const Region defined(in, kThreads * sizeof(float), Access::read_write, "in and out");

@@ -340,8 +340,13 @@ std::vector<float> run(const Kernel &kernel, const Device &device, const Case &t
     const Region region_workspace(workspace.get(), workspace_bytes, Access::read_write, "the workspace",
                                   simulator::Content::undefined);
 
+    // Every third case has the caller's own workspace, without zeros.
+    std::vector<uint32_t> zeros(test.seed % 3 ? kZeros : 0);
+    const Region region_zeros(zeros.data(), zeros.size() * sizeof(uint32_t), Access::read_write, "the zeros");
+
     simulator::settings = {order, device.ordinal, device.shared_per_block, test.sample};
-    const Status status = kernel.launch(problem, {&device, nullptr, workspace.get(), workspace_bytes});
+    const Status status = kernel.launch(
+        problem, {&device, nullptr, workspace.get(), workspace_bytes, zeros.empty() ? nullptr : zeros.data()});
     const size_t shared = simulator::take_dynamic_shared();
     if (shared > static_cast<size_t>(kernel.footprint.shared_bytes))
         report(kernel, test, "a block has " + std::to_string(shared) + " bytes of shared memory, more than it states");
@@ -352,6 +357,10 @@ std::vector<float> run(const Kernel &kernel, const Device &device, const Case &t
     }
     if (status != kSuccess) {
         report(kernel, test, last_error_message());
+        return {};
+    }
+    if (std::any_of(zeros.begin(), zeros.end(), [](uint32_t word) { return word != 0; })) {
+        report(kernel, test, "it leaves other words than zero where it found zeros");
         return {};
     }
     if (const int64_t changed = c.overwritten()) {
