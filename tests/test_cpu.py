@@ -447,6 +447,57 @@ time.sleep(0.3)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM if "kill" in end else 0, "", "")
 
 
+INVARIANT = (
+    COMMON
+    + """
+from pyblas_sgemm import Handle, sgemm
+assert info()["instruction_set"] == sys.argv[1], info()
+rng = np.random.default_rng(7)
+handles = []
+for row in ROWS:
+    candidate = Handle(kernel=row, batch_invariant=True)
+    try:
+        sgemm("N", "N", 1, 1, 1, 1, *(np.ones((1, 1), np.float32), 1) * 2, 0, np.ones((1, 1), np.float32), 1, handle=candidate)
+        handles.append(candidate)
+    except pyblas_sgemm.NotSupportedError:
+        assert row in ("cpu_naive", "cpu_blas"), row
+handles.append(Handle(batch_invariant=True))
+count = 0
+# Sums of one piece and of many, tiles of every height, copies and none, results for one thread and for several.
+for m, n, k in ((70, 50, 30), (1100, 300, 300), (40, 33, 20000), (8, 1500, 1200), (300, 1, 2000), (1, 1, 70000)):
+    for pair in ("NN", "NT", "TN", "TT"):
+        for order in "CF":
+            lay = np.ascontiguousarray if order == "C" else np.asfortranarray
+            x, y, z = (rng.standard_normal(shape, dtype=np.float32) for shape in ((m, k), (k, n), (m, n)))
+            a, b = lay(x if pair[0] == "N" else x.T), lay(y if pair[1] == "N" else y.T)
+            ld = lambda v: v.shape[1 if order == "C" else 0]
+            def rows_of(first, number, by):
+                c = lay(z.copy())
+                part = slice(first, first + number)
+                sgemm(*pair, number, n, k, -0.75, a[part] if pair[0] == "N" else a[:, part], ld(a), b, ld(b), 1.5,
+                      c[part], ld(c), order=order, handle=by)
+                return c[part].view(np.int32)
+            want = rows_of(0, m, handles[-1])
+            for by in handles:
+                for threads in (1, 0):
+                    assert lib.pyblasSetNumThreads(threads) == SUCCESS
+                    assert (rows_of(0, m, by) == want).all(), (by, m, n, k, pair, order, threads)
+                for first, number in ((0, 1), (m - 1, 1), (m // 3, m - m // 3), (m // 2, 17)):
+                    if first + number <= m:
+                        got = rows_of(first, number, by)
+                        assert (got == want[first : first + number]).all(), (by, m, n, k, pair, order, first, number)
+                        count += 1
+print(len(handles), count > 500)
+"""
+)
+
+
+@pytest.mark.parametrize("asked", SETS)
+def test_batch_invariant_under_each_instruction_set(prints, asked):
+    """All rows that keep it give one another's bits, for rows alone and together, whoever computes them."""
+    assert prints(INVARIANT, expected_set(asked), PYBLAS_SGEMM_CPU=asked, timeout=300) == "4 True"
+
+
 # ---- the BLAS ------------------------------------------------------------------------------------------------------
 
 

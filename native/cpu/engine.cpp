@@ -96,6 +96,13 @@ Cut cut(const Problem &p, int64_t tile_m, int64_t tile_n, int64_t least, double 
     if (p.batch >= kEnoughTiles || tiles >= kEnoughTiles || p.k < 2 * least)
         return {tile_m, tile_n, p.k};
     const int64_t worth = int64_t(std::min(seconds / (double(tiles) * double(p.batch) * 25e-6), 1e6));
+    if (p.batch_invariant) {
+        // Pieces of just the depth at which sums begin afresh anyway: added in their order they give the bits of one
+        // that was not cut, so cutting may depend on the sizes.
+        constexpr double kMostFloats = 16 << 20;
+        const double floats = double(ceil_div(p.k, kOuterDepth)) * double(p.m) * double(p.n) * double(p.batch);
+        return {tile_m, tile_n, worth < 2 || floats > kMostFloats ? p.k : kOuterDepth};
+    }
     const int64_t chunks =
         std::min({ceil_div(kEnoughTiles, tiles * p.batch), p.k / least, std::max<int64_t>(1, worth)});
     return {tile_m, tile_n, ceil_div(ceil_div(p.k, chunks), least) * least};
@@ -273,13 +280,19 @@ Status small_launch(const Problem &p, const Launch &launch) {
 
 // ---- skinny -------------------------------------------------------------------------------------------------------
 
+// Is the large matrix contiguous along k, or along the rows or columns of C?
+bool along_k(const Problem &p) {
+    return p.m <= p.n ? p.transb == Op::N : p.transa == Op::T;
+}
+
 double skinny_cost(const Problem &p, const Device &d) {
     const double few = double(std::min(p.m, p.n)), many = double(std::max(p.m, p.n));
     const double arithmetic = 2.0 * few * many * double(p.k) / (0.6 * d.fp32_flops);
     // Out of the level 2 cache a matrix that is read once comes several times as fast as from memory.
     const double read = 4.0 * many * double(p.k) / (bytes(p) > 0 ? d.bandwidth : 4 * d.bandwidth);
     const double written = 4.0 * few * many * 1e-9; // results are finished one by one
-    return (0.2e-6 + std::max(arithmetic, read) + written) * double(p.batch);
+    const double turned = p.batch_invariant && along_k(p) ? many * double(p.k) * 0.08e-9 : 0.0;
+    return (0.2e-6 + std::max(arithmetic, read) + turned + written) * double(p.batch);
 }
 
 Status skinny_launch(const Problem &p, const Launch &launch) {
@@ -287,18 +300,21 @@ Status skinny_launch(const Problem &p, const Launch &launch) {
         return scale(p);
     const bool wide = p.m <= p.n; // B is the large one
     const int64_t few = std::min(p.m, p.n), many = std::max(p.m, p.n);
-    // Is the large matrix contiguous along k, or along the rows or columns of C?
-    const bool along_k = wide ? p.transb == Op::N : p.transa == Op::T;
-    // stream likes long columns, so it is k that is cut if it is long enough; dot likes long rows, its k is cut last.
-    const int64_t longest = along_k ? kDotCols : kStreamSums / std::min<int64_t>(few, kStreamMostCols);
-    const int64_t even = ceil_div(ceil_div(many, kEnoughTiles), 64) * 64;
-    const bool cut_k = p.k >= 4 * kOuterDepth || skinny_cost(p, *launch.device) < 100e-6;
-    const int64_t stripe = !along_k && cut_k ? longest : std::clamp<int64_t>(even, 64, longest);
-    const int64_t width = along_k ? few : std::min<int64_t>(few, kStreamMostCols);
     const double seconds = skinny_cost(p, *launch.device);
-    const Cut by = cut(p, wide ? width : stripe, wide ? stripe : width, along_k ? kDotDepth : kOuterDepth, seconds);
-    return for_pieces(p, by, seconds, [&set = isa(), wide, along_k](const Product &block, float *mine) {
-        if (along_k)
+    if (p.batch_invariant && along_k(p)) // dot's order of sums is its own, so the large matrix is turned for outer
+        return for_pieces(p, cut(p, wide ? few : kRowBlock, wide ? kRowBlock : few, kOuterDepth, seconds), seconds,
+                          [&set = isa(), wide](const Product &block, float *mine) {
+                              set.outer(wide ? block.transposed() : block, mine);
+                          });
+    // stream likes long columns, so it is k that is cut if it is long enough; dot likes long rows, its k is cut last.
+    const int64_t longest = along_k(p) ? kDotCols : kStreamSums / std::min<int64_t>(few, kStreamMostCols);
+    const int64_t even = ceil_div(ceil_div(many, kEnoughTiles), 64) * 64;
+    const bool cut_k = p.k >= 4 * kOuterDepth || seconds < 100e-6;
+    const int64_t stripe = !along_k(p) && cut_k ? longest : std::clamp<int64_t>(even, 64, longest);
+    const int64_t width = along_k(p) ? few : std::min<int64_t>(few, kStreamMostCols);
+    const Cut by = cut(p, wide ? width : stripe, wide ? stripe : width, along_k(p) ? kDotDepth : kOuterDepth, seconds);
+    return for_pieces(p, by, seconds, [&set = isa(), wide, dots = along_k(p)](const Product &block, float *mine) {
+        if (dots)
             set.dot(wide ? block : block.transposed(), mine);
         else
             set.stream(wide ? block.transposed() : block, mine);
@@ -401,9 +417,9 @@ constexpr Kernel kRows[] = {
     {"cpu_small", "cpu_small", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, small_cost,
      small_launch, true},
     {"cpu_skinny", "cpu_skinny", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, skinny_cost,
-     skinny_launch},
+     skinny_launch, true},
     {"cpu_packed", "cpu_packed", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, packed_cost,
-     packed_launch},
+     packed_launch, true},
     {"cpu_blas", "cpu_blas", Engine::cpu, kFp32Modes, 0, false, blas_refuses, nullptr, blas_cost, blas_launch},
 };
 
