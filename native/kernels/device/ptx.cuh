@@ -163,6 +163,172 @@ __device__ __forceinline__ bool arrive(uint32_t *counter, uint32_t others) {
     return before == others;
 }
 
+// ---- Hopper: bulk tensor copies, barriers in shared memory, warpgroup multiplies. Only 90a code has them, and only
+// kernels that are empty elsewhere call them. ---------------------------------------------------------------------
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define PYBLAS_HAS_WGMMA 1
+#else
+#define PYBLAS_HAS_WGMMA 0
+#endif
+
+#if PYBLAS_HAS_WGMMA
+
+__device__ __forceinline__ uint32_t shared_address(const void *shared) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+// Registers of each thread of this warpgroup from here on.
+template <int Registers>
+__device__ __forceinline__ void give_registers_back() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+template <int Registers>
+__device__ __forceinline__ void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+// A barrier of the threads of one warpgroup; each has a number of its own, from 1 on. True if one of them says so.
+__device__ __forceinline__ bool any_of_warpgroup(int number, bool fact) {
+    int any;
+    asm volatile("{\n"
+                 ".reg .pred mine, all;\n"
+                 "setp.ne.b32 mine, %1, 0;\n"
+                 "barrier.red.or.pred all, %2, 128, mine;\n"
+                 "selp.b32 %0, 1, 0, all;\n"
+                 "}"
+                 : "=r"(any)
+                 : "r"(static_cast<int>(fact)), "r"(number)
+                 : "memory");
+    return any != 0;
+}
+
+// A barrier of two warpgroups.
+__device__ __forceinline__ void sync_pair(int number) {
+    asm volatile("barrier.sync %0, 256;" ::"r"(number) : "memory");
+}
+__device__ __forceinline__ void init_barrier(uint64_t *barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// Barriers initialised so far may be used by the copy engine. A block barrier behind it tells the other threads.
+__device__ __forceinline__ void publish_barriers() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void arrive(uint64_t *barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Arrives, and holds the phase open until that many bytes have been copied.
+__device__ __forceinline__ void arrive_and_expect(uint64_t *barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+
+// Waits until the phase of this parity is complete.
+__device__ __forceinline__ void wait(uint64_t *barrier, uint32_t parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}" ::"r"(shared_address(barrier)),
+                 "r"(parity)
+                 : "memory");
+}
+
+__device__ __forceinline__ void prefetch_tensor_map(const void *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Brings one box of a four-dimensional tensor to shared memory; zeros stand for what lies outside.
+__device__ __forceinline__ void copy_box(void *shared, const void *map, int x0, int x1, int x2, int x3,
+                                         uint64_t *barrier) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+                 "%4, %5}], [%6];" ::"r"(shared_address(shared)),
+                 "l"(map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(shared_address(barrier))
+                 : "memory");
+}
+
+// acc may be read or written before and is an accumulator from here on.
+template <int Size>
+__device__ __forceinline__ void fence_accumulators(float (&acc)[Size]) {
+#pragma unroll
+    for (int i = 0; i < Size; ++i)
+        asm volatile("" : "+f"(acc[i])::"memory"); // no write of it moves past the fence
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void commit_multiplies() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Waits until at most Pending groups of multiplies are at work; acc, of an older group, holds its sums then.
+template <int Pending, int Size>
+__device__ __forceinline__ void wait_multiplies(float (&acc)[Size]) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+#pragma unroll
+    for (int i = 0; i < Size; ++i)
+        asm volatile("" : "+f"(acc[i])::"memory"); // no read of it moves before the wait
+}
+
+// acc (+)= a * b for 64 x 2 Size outputs of the warpgroup and 16 of k, from descriptors of shared memory, both operands
+// contiguous along k. accumulate is 0 or 1.
+enum class Number { f16, bf16 };
+
+#define PYBLAS_F8(r, i)                                                                                                \
+    "+f"(r[i]), "+f"(r[i + 1]), "+f"(r[i + 2]), "+f"(r[i + 3]), "+f"(r[i + 4]), "+f"(r[i + 5]), "+f"(r[i + 6]),        \
+        "+f"(r[i + 7])
+#define PYBLAS_R8(a, b, c, d, e, f, g, h) "%" #a ",%" #b ",%" #c ",%" #d ",%" #e ",%" #f ",%" #g ",%" #h
+#define PYBLAS_R32A                                                                                                    \
+    PYBLAS_R8(0, 1, 2, 3, 4, 5, 6, 7)                                                                                  \
+    "," PYBLAS_R8(8, 9, 10, 11, 12, 13, 14, 15) "," PYBLAS_R8(16, 17, 18, 19, 20, 21, 22,                              \
+                                                              23) "," PYBLAS_R8(24, 25, 26, 27, 28, 29, 30, 31)
+#define PYBLAS_R32B                                                                                                    \
+    PYBLAS_R8(32, 33, 34, 35, 36, 37, 38, 39)                                                                          \
+    "," PYBLAS_R8(40, 41, 42, 43, 44, 45, 46, 47) "," PYBLAS_R8(48, 49, 50, 51, 52, 53, 54,                            \
+                                                                55) "," PYBLAS_R8(56, 57, 58, 59, 60, 61, 62, 63)
+#define PYBLAS_WGMMA(n, type, registers, a_operand, b_operand, flag, ...)                                              \
+    asm volatile("{\n"                                                                                                 \
+                 ".reg .pred accumulate;\n"                                                                            \
+                 "setp.ne.b32 accumulate, %" #flag ", 0;\n"                                                            \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" registers "}, %" #a_operand      \
+                 ", %" #b_operand ", accumulate, 1, 1, 0, 0;\n"                                                        \
+                 "}"                                                                                                   \
+                 : __VA_ARGS__                                                                                         \
+                 : "l"(a), "l"(b), "r"(accumulate))
+
+template <Number Type>
+__device__ __forceinline__ void multiply(float (&acc)[32], uint64_t a, uint64_t b, int accumulate) {
+    if constexpr (Type == Number::f16)
+        PYBLAS_WGMMA(64, "f16", PYBLAS_R32A, 32, 33, 34, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8), PYBLAS_F8(acc, 16),
+                     PYBLAS_F8(acc, 24));
+    else
+        PYBLAS_WGMMA(64, "bf16", PYBLAS_R32A, 32, 33, 34, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8), PYBLAS_F8(acc, 16),
+                     PYBLAS_F8(acc, 24));
+}
+
+template <Number Type>
+__device__ __forceinline__ void multiply(float (&acc)[64], uint64_t a, uint64_t b, int accumulate) {
+    if constexpr (Type == Number::f16)
+        PYBLAS_WGMMA(128, "f16", PYBLAS_R32A "," PYBLAS_R32B, 64, 65, 66, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8),
+                     PYBLAS_F8(acc, 16), PYBLAS_F8(acc, 24), PYBLAS_F8(acc, 32), PYBLAS_F8(acc, 40), PYBLAS_F8(acc, 48),
+                     PYBLAS_F8(acc, 56));
+    else
+        PYBLAS_WGMMA(128, "bf16", PYBLAS_R32A "," PYBLAS_R32B, 64, 65, 66, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8),
+                     PYBLAS_F8(acc, 16), PYBLAS_F8(acc, 24), PYBLAS_F8(acc, 32), PYBLAS_F8(acc, 40), PYBLAS_F8(acc, 48),
+                     PYBLAS_F8(acc, 56));
+}
+
+#undef PYBLAS_WGMMA
+#undef PYBLAS_R32B
+#undef PYBLAS_R32A
+#undef PYBLAS_R8
+#undef PYBLAS_F8
+
+#endif // PYBLAS_HAS_WGMMA
+
 } // namespace pyblas::ptx
 
 #endif
