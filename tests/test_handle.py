@@ -185,7 +185,7 @@ def test_settings_as_they_come(engine, handle):
     assert value_of(lib.pyblasGetStream, handle, "pyblasStream_t *") == ffi.NULL
     assert forced_kernel(handle) == ""
     if engine.name == "gpu":
-        assert value_of(lib.pyblasGetWorkspaceLimit, handle, "size_t *") == 64 << 20
+        assert value_of(lib.pyblasGetWorkspaceLimit, handle, "size_t *") == 1280 << 20
 
 
 def test_compute_modes(engine, handle):

@@ -321,8 +321,9 @@ def test_the_last_step_rounds_once(forced, ops):
         for alpha, beta in [(0.3, -0.7), (1.0, -0.7), (0.3, 1.0), (0.3, 0.0)]:
             problem = Problem(Product(m, n, k, *ops, alpha, beta, gap=(1, 1, 1)))
             a, b, c = problem.operands()
-            # One term of each sum is not zero, and its product is exact.
+            # One term of each sum is not zero, and its product is exact, also where operands are split.
             a[..., 1:], b[:, 1:] = 0, 0
+            a.view(np.uint32)[...] &= 0xFFFFFFF0
             b[:, 0] = np.exp2(np.rint(b[:, 0]))
             problem.a.words[problem.a.index] = a if ops[0] == "N" else a.swapaxes(1, 2)
             problem.b.words[problem.b.index] = b if ops[1] == "N" else b.swapaxes(1, 2)

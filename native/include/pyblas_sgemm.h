@@ -161,7 +161,7 @@ PYBLAS_API pyblasStatus_t pyblasGetBatchInvariant(pyblasHandle_t handle, int *on
    bytes; bytes = 0 means none. pyblasSetStream returns to the handle's own. */
 PYBLAS_API pyblasStatus_t pyblasSetWorkspace(pyblasHandle_t handle, void *workspace, size_t bytes);
 
-/* Most bytes of workspace the handle may own for one stream; 64 MiB at first. */
+/* Most bytes of workspace the handle may own for one stream; 1280 MiB at first. */
 PYBLAS_API pyblasStatus_t pyblasSetWorkspaceLimit(pyblasHandle_t handle, size_t bytes);
 PYBLAS_API pyblasStatus_t pyblasGetWorkspaceLimit(pyblasHandle_t handle, size_t *bytes);
 

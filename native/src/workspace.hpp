@@ -17,7 +17,7 @@ namespace pyblas {
 
 class Workspace {
 public:
-    static constexpr size_t kDefaultLimit = size_t{64} << 20;
+    static constexpr size_t kDefaultLimit = size_t{1280} << 20;
     static constexpr size_t kAlignment = 256;
 
     size_t limit() const { return limit_; }

@@ -13,6 +13,7 @@
 #include "device.hpp"
 #include "dispatch.hpp"
 #include "engine.hpp"
+#include "workspace.hpp"
 
 using namespace pyblas;
 
@@ -38,15 +39,56 @@ struct Shape {
     int64_t m, n, k, batch;
 };
 constexpr Shape kShapes[] = {
-    {1, 1, 1, 1},          {64, 64, 64, 1},       {128, 128, 128, 1},    {256, 256, 256, 1},    {512, 512, 512, 1},
-    {1024, 1024, 1024, 1}, {2048, 2048, 2048, 1}, {4096, 4096, 4096, 1}, {8192, 8192, 8192, 1}, {1001, 777, 513, 1},
-    {127, 129, 131, 1},    {1, 4096, 4096, 1},    {16, 4096, 4096, 1},   {4096, 8, 4096, 1},    {128, 4096, 14336, 1},
-    {65536, 256, 256, 1},  {256, 256, 65536, 1},  {1048576, 16, 16, 1},  {32, 32, 262144, 1},   {128, 128, 64, 384},
-    {2048, 2048, 64, 64},  {8, 8, 8, 100000},     {32, 32, 32, 10000},   {100, 100, 100, 500},  {256, 256, 256, 512},
-    {4, 4096, 4096, 1},    {8, 4096, 4096, 1},    {2, 4096, 4096, 1},    {32, 4096, 4096, 1},   {1, 2048, 128, 1024},
-    {1, 128, 2048, 1024},  {33, 33, 903168, 1},   {16, 16, 1048576, 1},  {64, 4096, 4096, 1},   {256, 256, 4096, 1},
-    {4, 4, 4, 100000},     {5, 7, 9, 65536},      {16, 16, 16, 10000},   {1048576, 3, 64, 1},   {4096, 1, 4096, 1},
-    {16, 14336, 4096, 1},  {48, 48, 65536, 1},    {64, 64, 64, 2000},    {10, 10, 65536, 1},    {300, 200, 20, 1},
+    {1, 1, 1, 1},
+    {64, 64, 64, 1},
+    {128, 128, 128, 1},
+    {256, 256, 256, 1},
+    {512, 512, 512, 1},
+    {1024, 1024, 1024, 1},
+    {2048, 2048, 2048, 1},
+    {4096, 4096, 4096, 1},
+    {8192, 8192, 8192, 1},
+    {1001, 777, 513, 1},
+    {127, 129, 131, 1},
+    {1, 4096, 4096, 1},
+    {16, 4096, 4096, 1},
+    {4096, 8, 4096, 1},
+    {128, 4096, 14336, 1},
+    {65536, 256, 256, 1},
+    {256, 256, 65536, 1},
+    {1048576, 16, 16, 1},
+    {32, 32, 262144, 1},
+    {128, 128, 64, 384},
+    {2048, 2048, 64, 64},
+    {8, 8, 8, 100000},
+    {32, 32, 32, 10000},
+    {100, 100, 100, 500},
+    {256, 256, 256, 512},
+    {4, 4096, 4096, 1},
+    {8, 4096, 4096, 1},
+    {2, 4096, 4096, 1},
+    {32, 4096, 4096, 1},
+    {1, 2048, 128, 1024},
+    {1, 128, 2048, 1024},
+    {33, 33, 903168, 1},
+    {16, 16, 1048576, 1},
+    {64, 4096, 4096, 1},
+    {256, 256, 4096, 1},
+    {4, 4, 4, 100000},
+    {5, 7, 9, 65536},
+    {16, 16, 16, 10000},
+    {1048576, 3, 64, 1},
+    {4096, 1, 4096, 1},
+    {16, 14336, 4096, 1},
+    {48, 48, 65536, 1},
+    {64, 64, 64, 2000},
+    {10, 10, 65536, 1},
+    {300, 200, 20, 1},
+    {768, 768, 768, 1},
+    {1536, 1536, 1536, 1},
+    {3072, 3072, 3072, 1},
+    {16384, 16384, 16384, 1},
+    {512, 4096, 4096, 1},
 };
 
 Problem problem_of(const Shape &shape, Op transa, Op transb) {
@@ -67,7 +109,7 @@ Problem problem_of(const Shape &shape, Op transa, Op transb) {
     return problem;
 }
 
-constexpr size_t kWorkspace = size_t{64} << 20;
+constexpr size_t kWorkspace = Workspace::kDefaultLimit;
 int failures = 0;
 
 void expect(bool fact, const std::string &what) {
@@ -133,8 +175,10 @@ void check_gpu_rows(int count, char **arguments) {
         for (const char *step : {"naive", "coalesced", "smem_tile", "thread_tile_1d", "thread_tile_2d", "vectorized",
                                  "conflict_free", "double_buffer", "async_pipeline"})
             ladder |= family == step;
-        expect(kernel->engine == Engine::cpu || ladder == !winners.count(kernel->name),
-               std::string(kernel->name) + (ladder ? " wins nowhere" : " wins somewhere"));
+        // Half as fast as f16x2, and what that cannot hold goes to multiply-adds.
+        const bool by_name = ladder || std::strcmp(kernel->name, "wgmma_128x128x64_bf16x3") == 0;
+        expect(kernel->engine == Engine::cpu || by_name == !winners.count(kernel->name),
+               std::string(kernel->name) + (by_name ? " wins nowhere" : " wins somewhere"));
     }
     if (count == 3 && std::strcmp(arguments[1], "--update") == 0)
         std::ofstream(arguments[2]) << got;

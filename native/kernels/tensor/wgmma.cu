@@ -1,0 +1,171 @@
+// wgmma: FP32 products by Hopper's tensor cores. Operands are packed into planes of 16-bit numbers (pack.cu), the
+// planes multiplied here, and what they cannot hold is left to FP32 multiply-adds (unfit.cu). The header tells the
+// kernel.
+//
+//     A, B --pack--> planes, exponents --wgmma--> C --unfit--> C        three launches that overlap where they can
+//
+// f16x2: two planes, three products, 22 bits. bf16x3: three planes, six products, 24 bits and all of fp32's range.
+// 384 or 512 threads, 160 or 232 registers where it multiplies, 200 KB. Refuses k below 32, where the planes' error
+// would exceed the bound of fp32, and sizes beyond 2^30.
+#include "wgmma.cuh"
+
+#include <algorithm>
+#include <cmath>
+
+#include "pack.hpp"
+#include "workspace.hpp"
+
+namespace pyblas {
+namespace {
+
+constexpr double kFlopsWhereMeasured = 128 * 2 * 1.98e9; // of one multiprocessor of the H200
+
+constexpr int64_t kLeastDepth = 32, kMostExtent = int64_t{1} << 30;
+constexpr int64_t kLeastPanel = 256; // rows or columns, a whole number of tiles
+
+// Where all planes together would be larger than this, they are made for a part of C at a time.
+constexpr int64_t kPanelBytes = static_cast<int64_t>(Workspace::kDefaultLimit);
+
+// At most so many bytes of planes for one product of these sizes; in double, which nothing overflows.
+template <class Tile>
+double plane_bytes(int64_t rows, int64_t columns, int64_t k) {
+    return 2.0 * plane_count(Tile::kScheme) * (static_cast<double>(rows) + static_cast<double>(columns)) *
+           (static_cast<double>(k) + kPlaneDepth);
+}
+
+// A part of C: some products, or some rows and columns of one.
+struct Panel {
+    int64_t rows, columns, batch;
+};
+
+template <class Tile>
+Panel panel_of(const Problem &problem) {
+    constexpr double kRoom = 0.97 * kPanelBytes; // exponents and what else packing needs are small beside planes
+    Panel panel{problem.m, problem.n, problem.batch};
+    const double one = plane_bytes<Tile>(problem.m, problem.n, problem.k);
+    if (one * static_cast<double>(problem.batch) <= kRoom)
+        return panel;
+    panel.batch = std::max<int64_t>(1, static_cast<int64_t>(kRoom / one));
+    if (problem.a.array)
+        return panel; // a product behind a pointer in device memory cannot be cut
+    while (plane_bytes<Tile>(panel.rows, panel.columns, problem.k) > kRoom &&
+           std::max(panel.rows, panel.columns) > kLeastPanel) {
+        int64_t *const longer = panel.rows > panel.columns ? &panel.rows : &panel.columns;
+        *longer = (*longer / 2 + kLeastPanel - 1) / kLeastPanel * kLeastPanel;
+    }
+    return panel;
+}
+
+// The problem of the panel that begins there; sizes end where the problem does.
+Problem part_of(const Problem &problem, const Panel &panel, int64_t batch, int64_t row, int64_t column) {
+    Problem part = problem;
+    part.batch = std::min(panel.batch, problem.batch - batch);
+    part.m = std::min(panel.rows, problem.m - row);
+    part.n = std::min(panel.columns, problem.n - column);
+    const auto advance = [&](Operand *operand, int64_t elements) {
+        if (operand->array)
+            operand->array += batch;
+        else if (operand->data) // A and B are null where alpha is 0
+            operand->data = static_cast<float *>(operand->data) + batch * operand->stride + elements;
+    };
+    advance(&part.a, problem.transa == Op::N ? row : row * problem.a.ld);
+    advance(&part.b, problem.transb == Op::T ? column : column * problem.b.ld);
+    advance(&part.c, row + column * problem.c.ld);
+    return part;
+}
+
+template <class Tile>
+const char *refuses(const Problem &problem, const Device &) {
+    if (problem.k < kLeastDepth)
+        return "k is below 32, too short for the error of split operands";
+    if (std::max({problem.m, problem.n, problem.k, problem.batch}) > kMostExtent)
+        return "a size is beyond 2^30";
+    const Panel panel = panel_of<Tile>(problem);
+    if (plane_bytes<Tile>(panel.rows, panel.columns, problem.k) > kPanelBytes)
+        return "k is so deep that the planes of one tile need too much memory";
+    return nullptr;
+}
+
+template <class Tile>
+size_t workspace(const Problem &problem, const Device &) {
+    return PackedProduct::of(part_of(problem, panel_of<Tile>(problem), 0, 0, 0), Tile::kScheme, nullptr).bytes;
+}
+
+// Packing by bytes, an operand that is contiguous across k read twice; then whole waves of tiles.
+template <class Tile>
+double cost(const Problem &problem, const Device &device) {
+    constexpr double kGap = 1e-6; // between two of the launches
+    constexpr double kOutput = 2.0 * plane_count(Tile::kScheme);
+    const Panel panel = panel_of<Tile>(problem);
+    const auto pieces = [](int64_t extent, int64_t piece) { return static_cast<double>((extent + piece - 1) / piece); };
+    const double m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
+    const double k = static_cast<double>(problem.k), batch = static_cast<double>(problem.batch);
+    const auto packed_bytes = [&](const Operand &operand, double rows, bool contiguous_k) {
+        return (!operand.array && operand.stride == 0 ? 1 : batch) * rows * k * ((contiguous_k ? 4 : 8) + kOutput);
+    };
+    const double parts_m = pieces(problem.m, panel.rows), parts_n = pieces(problem.n, panel.columns);
+    const double parts = parts_m * parts_n * pieces(problem.batch, panel.batch);
+    const double bytes = parts_n * packed_bytes(problem.a, m, problem.transa == Op::T) +
+                         parts_m * packed_bytes(problem.b, n, problem.transb == Op::N);
+    const double tiles = pieces(std::min(problem.m, panel.rows), Tile::BM) *
+                         pieces(std::min(problem.n, panel.columns), Tile::BN) *
+                         static_cast<double>(std::min(problem.batch, panel.batch));
+    const double waves = parts * std::ceil(tiles / device.multiprocessors);
+    const double clock = device.fp32_flops / device.multiprocessors / kFlopsWhereMeasured;
+    const double multiply = waves * (std::ceil(k / kPlaneDepth) * Tile::kChunkSeconds + Tile::kTileSeconds) / clock;
+    const double stored = 4.0 * batch * m * n / device.bandwidth;
+    return parts * (device.launch_seconds + 3 * kGap) + bytes / (0.5 * device.bandwidth) + std::max(multiply, stored);
+}
+
+template <class Tile>
+Status launch_wgmma(const Problem &problem, const Launch &launch_on) {
+    const Panel panel = panel_of<Tile>(problem);
+    for (int64_t batch = 0; batch < problem.batch; batch += panel.batch)
+        for (int64_t row = 0; row < problem.m; row += panel.rows)
+            for (int64_t column = 0; column < problem.n; column += panel.columns) {
+                const Problem part = part_of(problem, panel, batch, row, column);
+                const PackedProduct packed = PackedProduct::of(part, Tile::kScheme, launch_on.workspace);
+                PYBLAS_TRY(pack(part, packed, Tile::kScheme, launch_on));
+                PYBLAS_TRY(multiply_planes<Tile>(part, packed, launch_on));
+                PYBLAS_TRY(multiply_unfit(part, packed, launch_on));
+            }
+    return kSuccess;
+}
+
+// 64 of k of one tile, and what a tile costs beside them.
+struct Narrow : PlaneTile<Scheme::f16x2, 128, 64, 2, 4, 2, true> {
+    static constexpr double kChunkSeconds = 0.55e-6, kTileSeconds = 4.7e-6;
+};
+struct Square : PlaneTile<Scheme::f16x2, 128, 128, 2, 3, 2> {
+    static constexpr double kChunkSeconds = 0.99e-6, kTileSeconds = 5.8e-6;
+};
+struct Middle : PlaneTile<Scheme::f16x2, 128, 192, 3, 2, 1> {
+    static constexpr double kChunkSeconds = 1.44e-6, kTileSeconds = 8e-6;
+};
+struct Wide : PlaneTile<Scheme::f16x2, 128, 256, 2, 2, 1> {
+    static constexpr double kChunkSeconds = 2.05e-6, kTileSeconds = 7e-6;
+};
+struct FullRange : PlaneTile<Scheme::bf16x3, 128, 128, 2, 2, 1> {
+    static constexpr double kChunkSeconds = 1.81e-6, kTileSeconds = 7e-6;
+};
+
+template <class Tile>
+constexpr Footprint kFootprint{Tile::kThreads, 1, Tile::kSharedBytes};
+
+#define PYBLAS_WGMMA_ROW(name, Tile)                                                                                   \
+    {"wgmma_" name, "wgmma",         Engine::gpu, modes(ComputeMode::fp32), 90,    true,                               \
+     refuses<Tile>, workspace<Tile>, cost<Tile>,  launch_wgmma<Tile>,       false, kFootprint<Tile>}
+constexpr Kernel kRows[] = {
+    PYBLAS_WGMMA_ROW("128x64x64_f16x2", Narrow),      PYBLAS_WGMMA_ROW("128x128x64_f16x2", Square),
+    PYBLAS_WGMMA_ROW("128x192x64_f16x2", Middle),     PYBLAS_WGMMA_ROW("128x256x64_f16x2", Wide),
+    PYBLAS_WGMMA_ROW("128x128x64_bf16x3", FullRange),
+};
+#undef PYBLAS_WGMMA_ROW
+
+} // namespace
+
+KernelRows wgmma_rows() {
+    return rows(kRows);
+}
+
+} // namespace pyblas

@@ -1,0 +1,412 @@
+// The multiply of planes by Hopper's warpgroup instructions; wgmma.cu says when it is taken.
+//
+//     one warp           slots, each a plane's 64 of k           warpgroups
+//     copies boxes --->  | lo A, lo B | hi A, hi B | ... |  ---> lo*hi + hi*lo, then hi*hi, in the tensor cores;
+//                                                                every 64 of k their sums are added in FP32 registers
+//
+// The instruction's rows are columns of C, its columns rows of C: pairs of sums are then neighbours in memory.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include <cuda.h>
+
+#include "../device/epilogue.cuh"
+#include "../device/launch.cuh"
+#include "../device/ptx.cuh"
+#include "fragments.hpp"
+#include "kernel.hpp"
+#include "planes.cuh"
+#include "tensor_map.cuh"
+
+namespace pyblas {
+
+// The products of planes, in the order they are summed: least first. A phase is summed in the tensor cores and then
+// added to the totals, times its weight.
+template <Scheme>
+struct Products;
+
+template <>
+struct Products<Scheme::f16x2> {
+    static constexpr int kPlanes = 2, kPhases = 2;
+    PYBLAS_MAP static int first(int phase) { return phase == 0 ? 0 : 2; }
+    PYBLAS_MAP static int end(int phase) { return phase == 0 ? 2 : 3; }
+    PYBLAS_MAP static int plane_a(int product) { return product == 1 ? 1 : 0; }
+    PYBLAS_MAP static int plane_b(int product) { return product == 0 ? 1 : 0; }
+    static constexpr float kWeight = 1.0f / (1 << kLowPlaneBits);
+    // After its phase, this plane is read no more.
+    PYBLAS_MAP static int last_phase(int plane) { return plane == 1 ? 0 : 1; }
+};
+
+template <>
+struct Products<Scheme::bf16x3> {
+    static constexpr int kPlanes = 3, kPhases = 1;
+    PYBLAS_MAP static int first(int) { return 0; }
+    PYBLAS_MAP static int end(int) { return 6; }
+    PYBLAS_MAP static int plane_a(int product) { return product == 1 ? 2 : product == 2 || product == 4 ? 1 : 0; }
+    PYBLAS_MAP static int plane_b(int product) { return product == 0 ? 2 : product == 2 || product == 3 ? 1 : 0; }
+    PYBLAS_MAP static int last_phase(int) { return 0; }
+};
+
+// A warp's sums go to C by parts of 64 rows by 8 columns. The pitch of a part that is turned in shared memory keeps
+// both directions free of bank conflicts.
+constexpr int kStoredRows = 64, kStoredColumns = 8, kStoredPitch = kStoredRows + 8;
+
+// BM x BN outputs of C for each block, in pieces of 128 (or 64) rows and 64 columns. A group has some of the columns,
+// or, two that halve the depth, all outputs and every other chunk of k. With two accumulators both phases of a piece
+// are multiplied before the sums are added.
+template <Scheme Scheme_, int BM_, int BN_, int Groups_, int Stages_, int Accumulators_, bool HalvesDepth_ = false>
+struct PlaneTile {
+    static constexpr Scheme kScheme = Scheme_;
+    using Plan = Products<kScheme>;
+    static constexpr int BM = BM_, BN = BN_, kGroups = Groups_, kStages = Stages_, kAccumulators = Accumulators_;
+    static constexpr bool kHalvesDepth = HalvesDepth_;
+    static constexpr int kPieceM = BM % 128 == 0 ? 128 : 64, kPieceN = 64;
+    static constexpr int kGroupN = kHalvesDepth ? BN : BN / kGroups;
+    static constexpr int kPiecesM = BM / kPieceM, kPieces = kPiecesM * (kGroupN / kPieceN);
+    static constexpr int kSums = kPieceM / 2; // of a thread, in one piece
+    static constexpr int kThreads = (kGroups + 1) * 128;
+    static constexpr int kSlots = kStages * Plan::kPlanes;
+    static constexpr int kBytesA = BM * kSwizzledRowBytes, kSlotBytes = (BM + BN) * kSwizzledRowBytes;
+    static constexpr int kReaders = kHalvesDepth ? 1 : kGroups; // groups that read a slot
+    // Behind the slots: of each group the powers of two of its rows and columns, for two tiles by turns unless a
+    // barrier ends each tile, and of each warp a part of its sums. Groups that halve the depth
+    // exchange sums in the same place.
+    static constexpr int kPowers = BM + kGroupN, kPowerTurns = kHalvesDepth ? 1 : 2;
+    static constexpr int kPowersBytes = kGroups * kPowerTurns * kPowers * 4;
+    static constexpr int kStoredBytes = kGroups * 4 * kStoredColumns * kStoredPitch * 4;
+    static constexpr int kExchangeBytes = kHalvesDepth ? 128 * kPieces * kSums * 4 : 0;
+    static constexpr int kSharedBytes = kSwizzleAtomBytes + kSlots * (kSlotBytes + 16) + kPowersBytes +
+                                        (kStoredBytes > kExchangeBytes ? kStoredBytes : kExchangeBytes);
+    static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32, kConsumerRegisters = kGroups == 2 ? 240 : 160;
+
+    static_assert(BM % kPieceM == 0 && kGroupN % kPieceN == 0, "pieces tile the block");
+    static_assert(kGroups == 2 || kGroups == 3, "registers are shared out for these");
+    static_assert(!kHalvesDepth || kGroups == 2, "two halves are added");
+    static_assert(!kHalvesDepth || kStages % 2 == 0, "a stage is always the same group's, or its phases would alias");
+    static_assert(kSharedBytes <= 227 * 1024, "what a block can have");
+};
+
+// All tiles of all products, and the order in which blocks take them: bands of 16 tile rows, column by column, so that
+// tiles at work share rows of A and columns of B in L2. 32 bits, as the launch makes sure.
+struct PlaneGrid {
+    int rows, columns, tiles;
+
+    struct Place {
+        int row, column, batch;
+    };
+    __device__ __forceinline__ Place place(int number) const {
+        constexpr int kBand = 16;
+        const int each = rows * columns, batch = number / each, inside = number - batch * each;
+        const int first = inside / (kBand * columns) * kBand, height = min(kBand, rows - first);
+        const int step = inside - first * columns, column = step / height;
+        return {first + step - column * height, column, batch};
+    }
+};
+
+constexpr int kPairBarrier = 4; // between groups; 0 is the block's, from 1 on one for each group
+
+#if PYBLAS_HAS_WGMMA
+// 2^(exponent / 2), or 0 for an unfit row.
+__device__ __forceinline__ float half_power(int exponent) {
+    return exponent == kUnfitRow ? 0.0f : __int_as_float((exponent / 2 + 127) << 23);
+}
+
+// A part of a warp's sums to C. Columns and rows that are unfit, or past the end, are left out.
+struct PartStore {
+    const Epilogue &epilogue;
+    float *scratch;
+    const float *row_powers, *column_powers;
+    float *c;
+    int64_t ld;
+    int rows_left, columns_left; // from this part's first on
+    bool plain;                  // all rows and columns fit, all rows exist, and C allows pairs
+
+    // Sums of a lane: pairs of rows, 8 apart, of one column. Powers are multiplied twice: what a row and a column count
+    // together may be no float where the result is one.
+    __device__ __forceinline__ void operator()(const float *sums, int stride, int lane) const {
+        constexpr int kPairs = kStoredRows / 8;
+        const int own_column = lane / 4, own_row = lane % 4 * 2;
+        const float column_power = column_powers[own_column];
+        float2 pairs[kPairs];
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) {
+            const float2 power = *reinterpret_cast<const float2 *>(row_powers + own_row + i * 8);
+            const float x = power.x * column_power, y = power.y * column_power;
+            pairs[i] = {sums[i * stride] * x * x, sums[i * stride + 1] * y * y};
+        }
+        if (plain) {
+            float *const target = c + own_row + own_column * ld;
+            if (own_column >= columns_left)
+                return;
+            float2 old[kPairs];
+#pragma unroll
+            for (int i = 0; i < kPairs; ++i)
+                old[i] = epilogue.load2(target + i * 8);
+#pragma unroll
+            for (int i = 0; i < kPairs; ++i)
+                epilogue.store2(target + i * 8, pairs[i], old[i]);
+        } else {
+            // Turned in shared memory, so that single floats are stored by whole lines.
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < kPairs; ++i)
+                *reinterpret_cast<float2 *>(scratch + own_column * kStoredPitch + own_row + i * 8) = pairs[i];
+            __syncwarp();
+#pragma unroll 2
+            for (int i = 0; i < kStoredColumns * kStoredRows / 32; ++i) {
+                const int column = i / (kStoredRows / 32), row = i % (kStoredRows / 32) * 32 + lane;
+                if (column < columns_left && row < rows_left && column_powers[column] != 0.0f &&
+                    row_powers[row] != 0.0f)
+                    epilogue.store(c + row + column * ld, scratch[column * kStoredPitch + row]);
+            }
+        }
+    }
+};
+#endif
+
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    wgmma(__grid_constant__ const Problem problem, __grid_constant__ const PackedProduct packed,
+          __grid_constant__ const CUtensorMap map_a, __grid_constant__ const CUtensorMap map_b,
+          __grid_constant__ const PlaneGrid grid) {
+#if PYBLAS_HAS_WGMMA
+    using Plan = typename Tile::Plan;
+    constexpr int kPlanes = Plan::kPlanes;
+    constexpr ptx::Number kNumber = Tile::kScheme == Scheme::f16x2 ? ptx::Number::f16 : ptx::Number::bf16;
+
+    // place
+    const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
+    const int group = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 128, 0);
+    char *const memory = reinterpret_cast<char *>(dynamic_shared());
+    const int skew = -static_cast<int>(ptx::shared_address(memory)) & (kSwizzleAtomBytes - 1);
+    char *const slots = memory + skew;
+    uint64_t *const full = reinterpret_cast<uint64_t *>(slots + Tile::kSlots * Tile::kSlotBytes);
+    uint64_t *const empty = full + Tile::kSlots;
+    float *powers = reinterpret_cast<float *>(empty + Tile::kSlots);
+    float *const behind_powers = powers + Tile::kPowersBytes / 4;
+    powers += group * Tile::kPowerTurns * Tile::kPowers;
+    if (threadIdx.x == 0) {
+        ptx::prefetch_tensor_map(&map_a);
+        ptx::prefetch_tensor_map(&map_b);
+        for (int slot = 0; slot < Tile::kSlots; ++slot) {
+            ptx::init_barrier(full + slot, 1);
+            ptx::init_barrier(empty + slot, Tile::kReaders * 4);
+        }
+        ptx::publish_barriers();
+    }
+    __syncthreads();
+    ptx::launch_dependents();
+    ptx::wait_for_predecessors();
+    const Epilogue epilogue(problem);
+    if (epilogue.idle())
+        return;
+    const int chunks = static_cast<int>((epilogue.depth() + kPlaneDepth - 1) / kPlaneDepth);
+
+    if (group == Tile::kGroups) {
+        // load
+        ptx::give_registers_back<Tile::kProducerRegisters>();
+        if (threadIdx.x != Tile::kGroups * 128)
+            return;
+        int stage = 0;
+        uint32_t parity = 1; // the first turn finds all slots empty
+        for (int number = static_cast<int>(blockIdx.x); number < grid.tiles; number += static_cast<int>(gridDim.x)) {
+            const PlaneGrid::Place place = grid.place(number);
+            const int row = place.row * Tile::BM, column = place.column * Tile::BN;
+            const int batch_a = static_cast<int>(packed.a.shared_batch(place.batch));
+            const int batch_b = static_cast<int>(packed.b.shared_batch(place.batch));
+            for (int chunk = 0; chunk < chunks; ++chunk) {
+#pragma unroll
+                for (int plane = kPlanes - 1; plane >= 0; --plane) {
+                    const int slot = stage * kPlanes + plane;
+                    char *const target = slots + slot * Tile::kSlotBytes;
+                    ptx::wait(empty + slot, parity);
+                    ptx::arrive_and_expect(full + slot, Tile::kSlotBytes);
+                    ptx::copy_box(target, &map_a, chunk * kPlaneDepth, row, plane, batch_a, full + slot);
+                    ptx::copy_box(target + Tile::kBytesA, &map_b, chunk * kPlaneDepth, column, plane, batch_b,
+                                  full + slot);
+                }
+                if (++stage == Tile::kStages)
+                    stage = 0, parity ^= 1;
+            }
+        }
+    } else {
+        ptx::take_registers<Tile::kConsumerRegisters>();
+        const uint64_t origin = tile_descriptor(ptx::shared_address(slots));
+        const int own_column = Tile::kHalvesDepth ? 0 : group * Tile::kGroupN;
+        const uint64_t group_b = origin + descriptor_step(Tile::kBytesA + own_column * kSwizzledRowBytes);
+        constexpr int kStep = Tile::kHalvesDepth ? 2 : 1; // from one chunk of this group to its next
+        int stage = Tile::kHalvesDepth ? group : 0, ahead = stage,
+            powers_flip = Tile::kPowerTurns > 1 ? Tile::kPowers : 0;
+        uint32_t parity = 0;
+        for (int number = static_cast<int>(blockIdx.x); number < grid.tiles; number += static_cast<int>(gridDim.x)) {
+            const PlaneGrid::Place place = grid.place(number);
+            const int tile_row = place.row * Tile::BM, tile_column = place.column * Tile::BN + own_column;
+            // Asked for now, needed when the sums are.
+            constexpr int kExponents = (Tile::kPowers + 127) / 128;
+            int exponents[kExponents];
+#pragma unroll
+            for (int i = 0; i < kExponents; ++i) {
+                const int index = thread + i * 128, row = tile_row + index, column = tile_column + index - Tile::BM;
+                exponents[i] = 0; // nothing is packed where there is no depth
+                if (chunks > 0 && index < Tile::BM && row < problem.m)
+                    exponents[i] = packed.a.exponents[packed.a.shared_batch(place.batch) * problem.m + row];
+                if (chunks > 0 && index >= Tile::BM && index < Tile::kPowers && column < problem.n)
+                    exponents[i] = packed.b.exponents[packed.b.shared_batch(place.batch) * problem.n + column];
+            }
+            float total[Tile::kPieces][Tile::kSums] = {}, acc[Tile::kAccumulators][Tile::kSums];
+
+            // multiply
+            int chunk = ahead;
+#pragma unroll 1
+            for (; chunk < chunks; chunk += kStep) {
+#pragma unroll
+                for (int plane = kPlanes - 1; plane >= 0; --plane)
+                    ptx::wait(full + stage * kPlanes + plane, parity);
+                const uint64_t stage_step = descriptor_step(stage * kPlanes * Tile::kSlotBytes);
+                const auto multiply = [&](int piece, int phase, float (&sums)[Tile::kSums], bool onto) {
+                    const int piece_m = piece % Tile::kPiecesM, piece_n = piece / Tile::kPiecesM;
+#pragma unroll
+                    for (int product = Plan::first(phase); product < Plan::end(phase); ++product)
+#pragma unroll
+                        for (int k = 0; k < kPlaneDepth; k += 16)
+                            ptx::multiply<kNumber>(
+                                sums,
+                                group_b + stage_step +
+                                    descriptor_step(Plan::plane_b(product) * Tile::kSlotBytes +
+                                                    piece_n * Tile::kPieceN * kSwizzledRowBytes + k * 2),
+                                origin + stage_step +
+                                    descriptor_step(Plan::plane_a(product) * Tile::kSlotBytes +
+                                                    piece_m * Tile::kPieceM * kSwizzledRowBytes + k * 2),
+                                onto || product > Plan::first(phase) || k > 0);
+                    ptx::commit_multiplies();
+                };
+                const auto release = [&](int piece, int phase) {
+                    if (piece == Tile::kPieces - 1 && lane == 0) {
+#pragma unroll
+                        for (int plane = 0; plane < kPlanes; ++plane)
+                            if (Plan::last_phase(plane) == phase)
+                                ptx::arrive(empty + stage * kPlanes + plane);
+                    }
+                };
+#pragma unroll
+                for (int piece = 0; piece < Tile::kPieces; ++piece) {
+                    ptx::fence_accumulators(acc[0]);
+                    multiply(piece, 0, acc[0], false);
+                    if constexpr (Plan::kPhases == 2 && Tile::kAccumulators == 2) {
+                        multiply(piece, 1, acc[1], false);
+                        ptx::wait_multiplies<1>(acc[0]);
+                        release(piece, 0);
+                        ptx::wait_multiplies<0>(acc[1]);
+                        release(piece, 1);
+#pragma unroll
+                        for (int i = 0; i < Tile::kSums; ++i)
+                            total[piece][i] += fmaf(acc[0][i], Plan::kWeight, acc[1][i]);
+                    } else {
+                        ptx::wait_multiplies<0>(acc[0]);
+                        release(piece, 0);
+                        if constexpr (Plan::kPhases == 2) {
+#pragma unroll
+                            for (int i = 0; i < Tile::kSums; ++i)
+                                acc[0][i] *= Plan::kWeight;
+                            ptx::fence_accumulators(acc[0]);
+                            multiply(piece, 1, acc[0], true);
+                            ptx::wait_multiplies<0>(acc[0]);
+                            release(piece, 1);
+                        }
+#pragma unroll
+                        for (int i = 0; i < Tile::kSums; ++i)
+                            total[piece][i] += acc[0][i];
+                    }
+                }
+                // advance
+                stage += kStep;
+                if (stage >= Tile::kStages)
+                    stage -= Tile::kStages, parity ^= 1;
+            }
+            ahead = chunk - chunks;
+
+            // store
+            bool unfit = false;
+#pragma unroll
+            for (int i = 0; i < kExponents; ++i) {
+                unfit |= exponents[i] == kUnfitRow;
+                if (thread + i * 128 < Tile::kPowers)
+                    powers[thread + i * 128] = half_power(exponents[i]);
+            }
+            unfit = ptx::any_of_warpgroup(group + 1, unfit);
+            float *const c = problem.c.matrix(place.batch);
+            const bool plain = !unfit && tile_row + Tile::BM <= problem.m && reinterpret_cast<uintptr_t>(c) % 16 == 0 &&
+                               problem.c.ld % 4 == 0;
+            float *const scratch = behind_powers + (group * 4 + thread / 32) * kStoredColumns * kStoredPitch;
+            // Half a piece: the warp's rows of the fragment from half * 8 on.
+            const auto store_half = [&](int piece, int half, const float *sums, int stride) {
+                const int column = piece / Tile::kPiecesM * Tile::kPieceN + thread / 32 * 16 + half * 8;
+#pragma unroll
+                for (int part = 0; part < Tile::kPieceM / kStoredRows; ++part) {
+                    const int row = piece % Tile::kPiecesM * Tile::kPieceM + part * kStoredRows;
+                    const PartStore store{epilogue,
+                                          scratch,
+                                          powers + row,
+                                          powers + Tile::BM + column,
+                                          c + tile_row + row + (tile_column + column) * problem.c.ld,
+                                          problem.c.ld,
+                                          static_cast<int>(problem.m) - tile_row - row,
+                                          static_cast<int>(problem.n) - tile_column - column,
+                                          plain};
+                    store(sums + part * (kStoredRows / 8) * stride, stride, lane);
+                }
+            };
+            if constexpr (Tile::kHalvesDepth) {
+                // Each group sends one half of its sums to the other and stores the other half.
+                constexpr int kPairs = Tile::kSums / 4;
+                float2 *const exchange = reinterpret_cast<float2 *>(behind_powers);
+                float kept[Tile::kPieces][kPairs * 2];
+#pragma unroll
+                for (int i = 0; i < Tile::kPieces * kPairs; ++i) {
+                    const float *const four = &total[i / kPairs][i % kPairs * 4];
+                    kept[i / kPairs][i % kPairs * 2] = group == 0 ? four[0] : four[2];
+                    kept[i / kPairs][i % kPairs * 2 + 1] = group == 0 ? four[1] : four[3];
+                    exchange[(i * 2 + group) * 128 + thread] =
+                        group == 0 ? float2{four[2], four[3]} : float2{four[0], four[1]};
+                }
+                ptx::sync_pair(kPairBarrier);
+#pragma unroll
+                for (int i = 0; i < Tile::kPieces * kPairs; ++i) {
+                    const float2 other = exchange[(i * 2 + 1 - group) * 128 + thread];
+                    kept[i / kPairs][i % kPairs * 2] += other.x;
+                    kept[i / kPairs][i % kPairs * 2 + 1] += other.y;
+                }
+                ptx::sync_pair(kPairBarrier); // the place of the exchange is the scratch of the stores
+#pragma unroll
+                for (int piece = 0; piece < Tile::kPieces; ++piece)
+                    store_half(piece, group, kept[piece], 2);
+                ptx::sync_pair(kPairBarrier); // and of the next exchange
+            } else {
+#pragma unroll
+                for (int i = 0; i < Tile::kPieces * 2; ++i)
+                    store_half(i / 2, i % 2, &total[i / 2][i % 2 * 2], 4);
+            }
+            powers += powers_flip, powers_flip = -powers_flip;
+        }
+    }
+#endif
+}
+
+// The packed product into C, without the results that unfit rows enter. Waits for the kernels ahead.
+template <class Tile>
+Status multiply_planes(const Problem &problem, const PackedProduct &packed, const Launch &launch_on) {
+    CUtensorMap map_a, map_b;
+    PYBLAS_TRY(plane_map(packed.a, Tile::BM, &map_a));
+    PYBLAS_TRY(plane_map(packed.b, Tile::BN, &map_b));
+    PYBLAS_TRY(allow_shared<wgmma<Tile>>(Tile::kSharedBytes));
+    const int64_t rows = (problem.m + Tile::BM - 1) / Tile::BM, columns = (problem.n + Tile::BN - 1) / Tile::BN;
+    const int64_t tiles = rows * columns * problem.batch;
+    const PlaneGrid grid{static_cast<int>(rows), static_cast<int>(columns), static_cast<int>(tiles)};
+    const int64_t blocks = std::min<int64_t>(tiles, launch_on.device->multiprocessors);
+    return launch<wgmma<Tile>>({blocks, Tile::kThreads, Tile::kSharedBytes, launch_on.stream, true}, problem, packed,
+                               map_a, map_b, grid);
+}
+
+} // namespace pyblas
