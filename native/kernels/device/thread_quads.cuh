@@ -97,20 +97,25 @@ __device__ __forceinline__ void read_quads(const float *tile, int thread, int k,
     }
 }
 
-// A thread's part of one tile: an outer product for each k, in ascending order.
+// A thread's part of one tile: an outer product for each k, in ascending order. The fragments of the next k are read
+// while this one is multiplied; asked for one ahead and no further, they leave the other registers alone.
 template <class OrderM, class OrderN, int Depth, int TM, int TN>
 __device__ __forceinline__ void multiply_quads(const float *smem_a, const float *smem_b, int row, int column,
                                                float (&acc)[TN][TM]) {
+    float frag_a[2][TM], frag_b[2][TN];
+    read_quads<OrderM>(smem_a, row, 0, frag_a[0]);
+    read_quads<OrderN>(smem_b, column, 0, frag_b[0]);
 #pragma unroll
     for (int k = 0; k < Depth; ++k) {
-        float frag_a[TM], frag_b[TN];
-        read_quads<OrderM>(smem_a, row, k, frag_a);
-        read_quads<OrderN>(smem_b, column, k, frag_b);
+        if (k + 1 < Depth) {
+            read_quads<OrderM>(smem_a, row, k + 1, frag_a[(k + 1) % 2]);
+            read_quads<OrderN>(smem_b, column, k + 1, frag_b[(k + 1) % 2]);
+        }
 #pragma unroll
         for (int j = 0; j < TN; ++j)
 #pragma unroll
             for (int i = 0; i < TM; ++i)
-                acc[j][i] = fmaf(frag_a[i], frag_b[j], acc[j][i]);
+                acc[j][i] = fmaf(frag_a[k % 2][i], frag_b[k % 2][j], acc[j][i]);
     }
 }
 

@@ -27,18 +27,15 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
     double_buffer(__grid_constant__ const Problem problem, const TileGrid grid) {
     // place
     const TilePlace place = place_tile(grid);
-    const Epilogue scalars(problem);
-    if (!place.exists || scalars.idle())
+    const Epilogue epilogue(problem);
+    if (!place.exists || epilogue.idle())
         return;
     const int64_t block_row = place.row * Tile::BM, block_column = place.column * Tile::BN;
     const int row = static_cast<int>(threadIdx.x) % Tile::kThreadsM;
     const int column = static_cast<int>(threadIdx.x) / Tile::kThreadsM;
 
-    float *const gmem_c = problem.c.matrix(place.batch) + block_row + block_column * problem.c.ld;
-    const int m_left = part(problem.m - block_row, Tile::BM), n_left = part(problem.n - block_column, Tile::BN);
-
     float acc[Tile::TN][Tile::TM] = {};
-    if (const int64_t depth = scalars.depth()) {
+    if (const int64_t depth = epilogue.depth()) {
         constexpr int kFloatsA = Tile::BK * OrderM::kRow, kFloatsB = Tile::BK * OrderN::kRow;
         __shared__ __align__(16) float smem_a[2 * kFloatsA], smem_b[2 * kFloatsB];
         QuadCursor<Tile::BM, Tile::BK, Tile::kThreads, OrderM> quads_a(view_a(problem, place.batch), block_row,
@@ -75,8 +72,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
         }
     }
 
-    // store; alpha and beta are read again, which leaves two registers more for the multiply
-    store_quads<OrderM, OrderN>(Epilogue(problem), gmem_c, problem.c.ld, m_left, n_left, row, column, acc);
+    // store
+    float *const gmem_c = problem.c.matrix(place.batch) + block_row + block_column * problem.c.ld;
+    const int m_left = part(problem.m - block_row, Tile::BM), n_left = part(problem.n - block_column, Tile::BN);
+    store_quads<OrderM, OrderN>(epilogue, gmem_c, problem.c.ld, m_left, n_left, row, column, acc);
 }
 
 double cost(const Problem &problem, const Device &device) {
