@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 
 import numpy as np
 import pytest
@@ -59,7 +60,7 @@ def test_integers_are_exact(engine, handle, mode, ops):
 FRO_SIZES = [
     (64, 64, 64), (64, 64, 256), (96, 96, 512), (64, 64, 1024), (1, 300, 1024), (300, 1, 2048), (8, 256, 4096),
     (200, 4, 4096), (128, 128, 4096), (5, 5, 5000), (64, 64, 16384), (1, 64, 16384), (33, 33, 30000), (16, 16, 65536),
-    (512, 512, 1024), (16, 1, 131072), (4, 4, 262144), (16, 16, 1048576),
+    (512, 512, 1024), (1024, 1024, 512), (768, 1280, 2048), (640, 512, 16384), (16, 1, 131072), (4, 4, 262144), (16, 16, 1048576),
 ]  # fmt: skip
 
 
@@ -353,6 +354,62 @@ def test_a_limit_of_nan_passes_nothing():
     assert reference.first_wrong(np.float32([1.0]), np.array([1.0]), np.nan) is not None
 
 
+# ---- every kernel that multiplies planes, forced ----------------------------------------------------------------------
+
+
+def _kernels_of_planes(handle):
+    """Each of them in turn, forced on the handle; none where the GPU has none."""
+    for name, *_ in engines.kernel_rows():
+        if name.startswith("wgmma_"):
+            engines.set_kernel(handle, name)
+            if _takes(handle, 64, 64, 64):
+                yield name
+
+
+def _takes(handle, m, n, k):
+    name, reason = engines.ffi.new("const char **"), engines.ffi.new("const char **")
+    return lib.pyblasSelectedKernel(handle, 0, 0, m, n, k, 1, name, reason) == SUCCESS
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("data", DATA)
+def test_kernels_of_planes_keep_the_bound(gpu, gpu_handle, data):
+    variants = itertools.cycle(zip(shapes.OP_PAIRS, [(1.0, 0.0), (-0.5, 1.0), (1.5, -0.5), (1.0, 0.0)], strict=True))
+    for _ in _kernels_of_planes(gpu_handle):
+        for m, n, k in [(40, 130, 33), (130, 40, 64), (96, 72, 127), (70, 90, 129), (33, 66, 515), (64, 64, 2100)]:
+            ops, (alpha, beta) = next(variants)
+            Problem(Product(m, n, k, *ops, alpha, beta, data=data)).solve(gpu, gpu_handle)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("k", [64, 256, 1024, 4096, 16384, 65536, 1 << 20])
+def test_kernels_of_planes_keep_the_norm(gpu, gpu_handle, k):
+    problem = Problem(Product(24, 40, k, "T", "N"))
+    a, b, c = problem.operands()
+    want = reference.product(1.0, a, b, 0.0, c)[0]
+    for name in _kernels_of_planes(gpu_handle):
+        if _takes(gpu_handle, 24, 40, k):
+            error = reference.fro_error(problem.solve(gpu, gpu_handle), want)
+            assert error <= 1.1 * _error_of_planes(k), f"{name}: {error:.3g}"
+
+
+@pytest.mark.gpu
+def test_tensor_cores_keep_two_more_bits(gpu, gpu_handle):
+    """What the derivation of the bound says of the instruction: addends are cut off two bits or more below the last
+    bit of the largest."""
+    a, b = np.zeros((8, 64), dtype=np.float32), np.zeros((64, 8), dtype=np.float32)
+    a[:, 0], b[0] = 1, 1
+    a[:, 1:16], b[1:16] = 2.0**-12, 2.0**-13
+    for name in _kernels_of_planes(gpu_handle):
+        got = _run(gpu, gpu_handle, a, b, np.zeros((8, 8), dtype=np.float32), 1.0, 0.0)
+        assert (got >= 1 + 3 * 2.0**-23).all(), name
+
+
+def _error_of_planes(k):
+    """Relative norm of the error on normal data: splitting, and what adding to the totals loses, with the root of k."""
+    return np.hypot(1.8e-7, 2e-8 * np.sqrt(k / planes.CHUNK))
+
+
 # ---- split schemes, in NumPy: what the tensor kernels promise, and that wrong ones would be noticed -------------------
 
 every_scheme = pytest.mark.parametrize("scheme", ["f16x2", "bf16x3"])
@@ -396,11 +453,10 @@ def test_planes_keep_the_bound_where_small_meets_small(scheme):
 @every_scheme
 @pytest.mark.parametrize("k", [64, 1024, 4096, 16384, 65536])
 def test_planes_keep_the_norm(scheme, k):
-    """With room: only the additions to the totals lose more at larger k, with its root."""
     a, b = _operands("normal", k)
     _check_planes(a, b, scheme, random=True)
     error = reference.fro_error(planes.multiply(a, b, scheme), a.astype(np.float64) @ b)
-    assert error <= np.hypot(1.8e-7, 2e-8 * np.sqrt(k / planes.CHUNK))
+    assert error <= _error_of_planes(k)
 
 
 @every_scheme
