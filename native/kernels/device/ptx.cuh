@@ -89,19 +89,17 @@ __device__ __forceinline__ void wait_for_cluster() {
 #endif
 }
 
-// Two words of another block's shared memory, which lie where shared does in this one.
+// Two words into another block's shared memory, at the place that shared is in this one.
 template <class T>
-__device__ __forceinline__ T load_from_block(const T *shared, int block) {
+__device__ __forceinline__ void store_to_block(T *shared, const T &value, int block) {
     static_assert(sizeof(T) == 8, "two words");
-    uint64_t bits = 0;
 #if PYBLAS_HAS_SM90
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
     uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
     asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(block));
-    asm volatile("ld.shared::cluster.b64 %0, [%1];" : "=l"(bits) : "r"(address) : "memory");
+    asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(address), "l"(bits) : "memory");
 #endif
-    T value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
 }
 
 // Two floats rounded to the nearest 16-bit numbers, the first in the lower half of the word; and back.

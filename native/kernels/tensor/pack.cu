@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "../device/launch.cuh"
 #include "../device/ptx.cuh"
@@ -20,7 +21,7 @@ namespace pyblas {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kStaticBytes = 4096; // of shared memory, at most
+constexpr int kStaticBytes = 5 * 1024; // of shared memory, at most
 
 // One operand as packing sees it.
 struct Source {
@@ -187,8 +188,9 @@ __device__ __forceinline__ void pack_rows(const Source &source, int64_t number) 
 
 constexpr int kMeasuredX = 128; // of x, in a measuring block: four for each lane
 constexpr int kTurnedX = 32;
-constexpr int kTurnedK = 256;       // of a piece, if columns were measured before
-constexpr int kMostHeldK = 8 * 512; // of all pieces of a column, if the blocks of a cluster measure them
+constexpr int kTurnedK = 256;                 // of a piece, if columns were measured before
+constexpr int kMostPieces = 8;                // blocks of a cluster
+constexpr int kMostHeldK = kMostPieces * 512; // of all pieces of a column, if the blocks of a cluster measure them
 
 __device__ __forceinline__ bool wide_quads(const float *corner, int64_t ld, int64_t x_left) {
     return reinterpret_cast<uintptr_t>(corner) % 16 == 0 && ld % 4 == 0 && x_left % 4 == 0;
@@ -248,23 +250,10 @@ __device__ __forceinline__ constexpr int turned(int x, int k) {
     return k * kTurnedX + (((x / 4) ^ (k / 8 % 8)) * 4) + x % 4;
 }
 
-// The extents of 32 columns, one to a lane of the first warp. smem has a row for each warp.
-__device__ __forceinline__ Extent of_all_warps(Extent (*smem)[kTurnedX], const Extent &mine) {
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    smem[warp][lane] = mine;
-    __syncthreads();
-    Extent extent = mine;
-    if (warp == 0)
-        for (int i = 1; i < kWarps; ++i)
-            include(&extent, smem[i][lane]);
-    return extent;
-}
-
 template <Scheme scheme>
 __device__ __forceinline__ void pack_columns(const Source &source, int64_t number) {
-    __shared__ Extent smem_extents[kWarps][kTurnedX];
-    __shared__ Extent smem_block[kTurnedX];
-    __shared__ float smem_factors[kTurnedX];
+    __shared__ Extent smem_extents[kWarps][kTurnedX];     // of warps
+    __shared__ Extent smem_pieces[kMostPieces][kTurnedX]; // of the blocks of a cluster
     constexpr int kPlanes = plane_count(scheme);
     // place
     float *const smem = reinterpret_cast<float *>(dynamic_shared());
@@ -277,6 +266,9 @@ __device__ __forceinline__ void pack_columns(const Source &source, int64_t numbe
     const int k_left = left < source.piece_depth ? static_cast<int>(left) : source.piece_depth;
     const int k_end = (k_left + 63) / 64 * 64; // zeros fill up the last 64
     const float *const corner = source.matrix.matrix(batch) + x0 + (k_left > 0 ? k0 * source.matrix.ld : 0);
+
+    if (!source.measured)
+        ptx::arrive_at_cluster(); // this block runs, and others may write to it
 
     // load
     if (wide_quads(corner, source.matrix.ld, x_left)) {
@@ -296,14 +288,13 @@ __device__ __forceinline__ void pack_columns(const Source &source, int64_t numbe
     }
     ptx::commit_copies();
 
-    // measure, or take what was measured before
+    // measure, or take what was measured before: a column for each lane, and k shared by the warps
     Extent extent = no_extent();
     if (source.measured) {
         const Extent *const extents = planes.extents + batch * planes.rows + x0;
         if (lane < x_left)
             for (int slice = warp; slice < planes.slices(); slice += kWarps)
                 include(&extent, extents[slice * planes.batch * planes.rows + lane]);
-        extent = of_all_warps(smem_extents, extent);
         ptx::wait_copies<0>();
     } else {
         ptx::wait_copies<0>();
@@ -311,33 +302,35 @@ __device__ __forceinline__ void pack_columns(const Source &source, int64_t numbe
 #pragma unroll 8
         for (int k = warp; k < k_end; k += kWarps)
             include(&extent, smem[turned(lane, k)]);
-        extent = of_all_warps(smem_extents, extent);
-        if (warp == 0)
-            smem_block[lane] = extent;
+    }
+    smem_extents[warp][lane] = extent;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i)
+        include(&extent, smem_extents[i][lane]);
+    if (!source.measured) {
+        // Each warp tells one block of the cluster.
+        ptx::wait_for_cluster();
+        if (warp < source.pieces)
+            ptx::store_to_block(&smem_pieces[number % source.pieces][lane], extent, warp);
         ptx::arrive_at_cluster();
         ptx::wait_for_cluster();
-        // a warp for each block
-        if (warp < source.pieces)
-            extent = ptx::load_from_block(smem_block + lane, warp);
-        ptx::arrive_at_cluster(); // nobody leaves while its extents may be read
-        extent = of_all_warps(smem_extents, extent);
+        for (int i = 0; i < source.pieces; ++i)
+            include(&extent, smem_pieces[i][lane]);
     }
-    if (warp == 0) {
-        const int32_t exponent = row_exponent<scheme>(extent, source.least_exponent);
-        smem_factors[lane] = row_factor<scheme>(exponent);
-        if (k0 == 0 && lane < x_left)
-            planes.exponents[batch * planes.rows + x0 + lane] = exponent;
-    }
-    __syncthreads();
+    const int32_t exponent = row_exponent<scheme>(extent, source.least_exponent);
+    const float factor_of_lane = row_factor<scheme>(exponent);
+    if (warp == 0 && k0 == 0 && lane < x_left)
+        planes.exponents[batch * planes.rows + x0 + lane] = exponent;
 
     // split and store: eight lanes side by side write 64 of k of one column
     uint16_t *const target = planes.data + batch * planes.matrix() + x0 * planes.ld() + k0;
 #pragma unroll 2
     for (int task = warp; task < kTurnedX / 4 * (k_end / 64); task += kWarps) {
         const int x = task % (kTurnedX / 4) * 4 + lane / 8, k = task / (kTurnedX / 4) * 64 + lane % 8 * 8;
+        const float factor = __shfl_sync(0xffffffff, factor_of_lane, x);
         if (x >= x_left)
             continue;
-        const float factor = smem_factors[x];
         uint32_t words[4][kPlanes];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
@@ -347,8 +340,6 @@ __device__ __forceinline__ void pack_columns(const Source &source, int64_t numbe
             *reinterpret_cast<uint4 *>(target + plane * planes.plane() + x * planes.ld() + k) =
                 uint4{words[0][plane], words[1][plane], words[2][plane], words[3][plane]};
     }
-    if (!source.measured)
-        ptx::wait_for_cluster();
 }
 
 // ---- launches ------------------------------------------------------------------------------------------------------
@@ -364,21 +355,17 @@ __global__ void __launch_bounds__(kThreads)
     measure_columns(second ? b : a, second ? number - a.blocks : number);
 }
 
-// The operands' blocks take turns, cluster by cluster, in proportion: turned blocks read, compute and write in step
-// with each other, and rows fill the gaps.
 template <Scheme scheme>
 __global__ void __launch_bounds__(kThreads)
-    pack_planes(const Scalar alpha, __grid_constant__ const Source a, __grid_constant__ const Source b, int cluster) {
+    pack_planes(const Scalar alpha, __grid_constant__ const Source first, __grid_constant__ const Source second) {
     const int64_t number = block_number();
     ptx::launch_dependents();
     ptx::wait_for_predecessors();
-    if (number >= a.blocks + b.blocks || alpha.load() == 0.0f)
+    if (number >= first.blocks + second.blocks || alpha.load() == 0.0f)
         return;
-    const int64_t groups = (a.blocks + b.blocks) / cluster, groups_a = a.blocks / cluster;
-    const int64_t group = number / cluster, before = group * groups_a / groups; // of a, before this one
-    const bool first = (group + 1) * groups_a / groups > before;
-    const Source &source = first ? a : b;
-    const int64_t mine = (first ? before : group - before) * cluster + number % cluster;
+    const bool later = number >= first.blocks;
+    const Source &source = later ? second : first;
+    const int64_t mine = later ? number - first.blocks : number;
     if (source.contiguous_k)
         pack_rows<scheme>(source, mine);
     else
@@ -423,8 +410,8 @@ int cluster_of(int64_t depth, int64_t columns, const Device &device) {
     if (device.sm < 90 || depth > kMostHeldK)
         return 0;
     int blocks = 1;
-    while (blocks < 8 && blocks * 64 < depth &&
-           (blocks * kMostHeldK / 8 < depth || blocks * columns / kTurnedX < 4 * device.multiprocessors))
+    while (blocks < kMostPieces && blocks * 64 < depth &&
+           (blocks * kMostHeldK / kMostPieces < depth || blocks * columns / kTurnedX < 4 * device.multiprocessors))
         blocks *= 2;
     return blocks;
 }
@@ -436,6 +423,8 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
         return kSuccess;
     Source sources[] = {source_of(problem.a, packed.a, problem.transa == Op::T, scheme),
                         source_of(problem.b, packed.b, problem.transb == Op::N, scheme)};
+    if (sources[0].contiguous_k) // blocks that turn take longer and come first
+        std::swap(sources[0], sources[1]);
     int64_t columns = 0;
     for (const Source &source : sources)
         columns += source.contiguous_k ? 0 : source.planes.rows * source.planes.batch;
@@ -465,8 +454,9 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
     grid.blocks = sources[0].blocks + sources[1].blocks;
     const auto start = [&](auto kernel) {
         if (grid.shared_bytes + kStaticBytes > kSharedWithoutOptIn)
-            PYBLAS_TRY(allow_shared<kernel.value>(kMostHeldK / 8 * kTurnedX * static_cast<int>(sizeof(float))));
-        return launch<kernel.value>(grid, problem.alpha, sources[0], sources[1], grid.cluster);
+            PYBLAS_TRY(
+                allow_shared<kernel.value>(kMostHeldK / kMostPieces * kTurnedX * static_cast<int>(sizeof(float))));
+        return launch<kernel.value>(grid, problem.alpha, sources[0], sources[1]);
     };
     using Planes2 = std::integral_constant<decltype(&pack_planes<Scheme::f16x2>), &pack_planes<Scheme::f16x2>>;
     using Planes3 = std::integral_constant<decltype(&pack_planes<Scheme::bf16x3>), &pack_planes<Scheme::bf16x3>>;

@@ -32,8 +32,8 @@ inline void wait_for_cluster() {
     __syncthreads();
 }
 template <class T>
-T load_from_block(const T *shared, int) {
-    return *shared;
+void store_to_block(T *shared, const T &value, int) {
+    *shared = value;
 }
 
 inline uint32_t f16_pair(float first, float second) {
