@@ -45,9 +45,11 @@ Product product(const Problem &p, int64_t batch) {
     r.c_col = p.c.ld;
     r.alpha = p.alpha.value;
     r.beta = p.beta.value;
-    // Results that no cache will hold until they are used need not be read into one before they are written.
+    // Results that no cache will hold until they are used need not be read into one before they are written. The
+    // operands of a single product are read several times, those of a batch pass by like its results.
     constexpr double kCacheBytes = 16 << 20;
-    r.past_cache = p.c.array == nullptr && 4.0 * double(p.m) * double(p.n) * double(p.batch) > kCacheBytes;
+    const double read = p.batch > 1 ? double(p.k) * double(p.m + p.n) : 0.0;
+    r.large = p.c.array == nullptr && 4.0 * (double(p.m) * double(p.n) + read) * double(p.batch) > kCacheBytes;
     return r;
 }
 

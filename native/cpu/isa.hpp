@@ -16,11 +16,12 @@ struct Product {
     float *c;
     ptrdiff_t c_row, c_col;
     float alpha, beta;
-    bool past_cache = false; // C is too large to be found in a cache later: outer writes it past them
+    // No cache holds all matrices of the call: outer writes C past them, outer_batch fetches products to come.
+    bool large = false;
 
     // C^T := alpha * B^T * A^T + beta * C^T
     Product transposed() const {
-        return {n, m, k, b, b_col, b_row, a, a_col, a_row, c, c_col, c_row, alpha, beta, past_cache};
+        return {n, m, k, b, b_col, b_row, a, a_col, a_row, c, c_col, c_row, alpha, beta, large};
     }
 
     Product block(ptrdiff_t i, ptrdiff_t j, ptrdiff_t rows, ptrdiff_t cols) const {

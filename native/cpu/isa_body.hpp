@@ -204,10 +204,24 @@ inline bool past_cache(const Product &p) {
     const uintptr_t start = reinterpret_cast<uintptr_t>(p.c);
     const bool lines = start % 64 == 0 && p.c_col % 16 == 0;
     const bool all = start % 16 == 0 && p.c_col == p.m && p.m % kLanes == 0 && p.m <= kMaxHeight * kLanes;
-    return p.past_cache && p.beta == 0.0f && p.c_row == 1 && (lines || all);
+    return p.large && p.beta == 0.0f && p.c_row == 1 && (lines || all);
 }
 
-void outer_tiles(const Product &p, bool pack_a, float *scratch) {
+// The lines of rows x cols elements, whose step is 1 in one of the two directions.
+inline void fetch(const float *from, ptrdiff_t row, ptrdiff_t col, ptrdiff_t rows, ptrdiff_t cols) {
+    ptrdiff_t length = row == 1 ? rows : cols, count = row == 1 ? cols : rows;
+    const ptrdiff_t step = row == 1 ? col : row;
+    if (step == length) {
+        length *= count;
+        count = 1;
+    }
+    for (; count > 0; --count, from += step)
+        for (ptrdiff_t i = 0; i < length; i += kLine)
+            __builtin_prefetch(from + i);
+}
+
+// next_a, next_b: elements from A and B to those of a later product, which are fetched meanwhile; or 0.
+void outer_tiles(const Product &p, bool pack_a, ptrdiff_t next_a, ptrdiff_t next_b, float *scratch) {
     const bool rows_of_b = p.b_col == 1;
     float *packed_a = scratch, *partial = packed_a + kMaxHeight * kLanes * kOuterDepth;
     Tile t;
@@ -236,16 +250,20 @@ void outer_tiles(const Product &p, bool pack_a, float *scratch) {
                     t.a = p.a + (i0 + i) * p.a_row + p0 * p.a_col;
                     t.a_col = p.a_col;
                     if (pack_a) {
+                        if (next_a != 0)
+                            fetch(t.a + next_a, p.a_row, p.a_col, t.rows, t.k);
                         pack(t.rows, t.k, t.a, p.a_row, p.a_col, packed_a, height * kLanes);
                         t.a = packed_a;
                         t.a_col = height * kLanes;
                     }
-                    t.ahead = kAhead * t.a_col;
                     const bool cut = t.rows < height * kLanes;
                     ptrdiff_t j = 0;
                     for (ptrdiff_t w = 0; w < widths.count; ++w) {
                         const ptrdiff_t width = widths[w];
+                        t.ahead = next_a != 0 && !pack_a && w == widths.count - 1 ? next_a : kAhead * t.a_col;
                         t.b = b + j * p.b_col;
+                        if (next_b != 0 && i0 + i == 0)
+                            fetch(t.b + next_b, p.b_row, p.b_col, t.k, width);
                         t.partial = partial + i + j * kRowBlock;
                         t.c = p.c + (i0 + i) * p.c_row + (j0 + j) * p.c_col;
                         kTiles.f[height - 1][width - 1][rows_of_b][cut](t);
@@ -261,16 +279,20 @@ void outer_tiles(const Product &p, bool pack_a, float *scratch) {
 }
 
 void outer(const Product &p, float *scratch) {
-    outer_tiles(p, p.a_row != 1, scratch);
+    outer_tiles(p, p.a_row != 1, 0, 0, scratch);
 }
 
 void outer_batch(const Product &first, ptrdiff_t count, ptrdiff_t next_a, ptrdiff_t next_b, ptrdiff_t next_c,
                  float *scratch) {
     const ptrdiff_t height = (first.m + kLanes - 1) / kLanes;
+    // So many products ahead that memory has the time it needs.
+    constexpr ptrdiff_t kFetched = 1024;
+    const ptrdiff_t far = first.m * first.k < kFetched ? kFetched / (first.m * first.k) : 1;
     if (height > kMaxHeight || first.a_row != 1 || first.k > kOuterDepth || first.n > 4 * kMostCols) {
         Product p = first;
+        const ptrdiff_t ahead = p.large ? far : 0;
         for (ptrdiff_t i = 0; i < count; ++i, p.a += next_a, p.b += next_b, p.c += next_c)
-            outer(p, scratch);
+            outer_tiles(p, p.a_row != 1, ahead * next_a, ahead * next_b, scratch);
         return;
     }
     // Tiny products, one tile high: what all have in common is worked out once.
@@ -282,7 +304,7 @@ void outer_batch(const Product &first, ptrdiff_t count, ptrdiff_t next_a, ptrdif
     Tile t;
     t.k = p.k;
     t.a_col = p.a_col;
-    t.ahead = next_a;
+    t.ahead = far * next_a;
     t.b_step = rows_of_b ? p.b_row : p.b_col;
     t.rows = p.m;
     t.partial = nullptr;
@@ -297,9 +319,13 @@ void outer_batch(const Product &first, ptrdiff_t count, ptrdiff_t next_a, ptrdif
         t.a = p.a;
         t.b = p.b;
         t.c = p.c;
+        if (p.large && height == 1) // higher tiles do it themselves
+            fetch(t.a + t.ahead, 1, p.a_col, p.m, p.k);
         for (ptrdiff_t w = 0; w < widths.count; ++w) {
-            (w < widths.larger ? wide : narrow)(t);
             const ptrdiff_t width = widths[w];
+            if (p.large)
+                fetch(t.b + far * next_b, p.b_row, p.b_col, p.k, width);
+            (w < widths.larger ? wide : narrow)(t);
             t.b += width * p.b_col;
             t.c += width * p.c_col;
         }
@@ -398,7 +424,7 @@ void packed_strips(const Product &p, float *scratch) {
 void packed(const Product &p, float *scratch) {
     const ptrdiff_t height = (p.m + kLanes - 1) / kLanes;
     if (p.n <= kColBlock) // a strip of A is waited for and used at once
-        outer_tiles(p, true, scratch);
+        outer_tiles(p, true, 0, 0, scratch);
     else if (height >= kPackHeight)
         packed_strips<kPackHeight>(p, scratch);
     else if (kPackHeight > 2 && height == 2)
