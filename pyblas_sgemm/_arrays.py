@@ -137,7 +137,7 @@ def _cupy_view(cupy: Any, x: Any, name: str) -> View:
     _require_float32(name, x.dtype, good=x.dtype == FLOAT32)
     flags, memory = x.flags, x.data
     rows, columns = flags.c_contiguous, flags.f_contiguous
-    if cupy.ndarray not in short:
+    if cupy.ndarray not in short and hasattr(x, "_c_contiguous"):
         short[cupy.ndarray] = _ShortCupy(cupy)
     return View(x, x, "cupy", memory.ptr, x.shape, x.strides, rows, columns, False, memory.device_id)
 
@@ -355,9 +355,9 @@ class _ShortCupy:
 
     def blocks(self, a: Any, b: Any, c: Any) -> Blocks:
         device, stream, at_a, at_b, at_c = self._place(a, b, c)
-        flags_a, flags_b, flags_c = a.flags, b.flags, c.flags
-        by_rows = flags_a.c_contiguous and flags_b.c_contiguous and flags_c.c_contiguous
-        if not by_rows and not (flags_a.f_contiguous and flags_b.f_contiguous and flags_c.f_contiguous):
+        # flags has the same under public names, and makes an object each time.
+        by_rows = a._c_contiguous and b._c_contiguous and c._c_contiguous
+        if not by_rows and not (a._f_contiguous and b._f_contiguous and c._f_contiguous):
             raise ValueError
         return device, stream, by_rows, at_a, a.size, at_b, b.size, at_c, c.size
 

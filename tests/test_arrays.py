@@ -276,6 +276,7 @@ def cupy(monkeypatch):
             self.memory = memory
             self.dtype, self.shape, self.strides, self.flags = memory.dtype, memory.shape, memory.strides, memory.flags
             self.size, self.ndim = memory.size, memory.ndim
+            self._c_contiguous, self._f_contiguous = memory.flags.c_contiguous, memory.flags.f_contiguous
             self.data = types.SimpleNamespace(ptr=memory.ctypes.data, device_id=device)
             self.device = module.cuda.Device(device)
 
