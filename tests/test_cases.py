@@ -809,7 +809,7 @@ def test_j7_handles_give_their_memory_back(engine):
     assert resident() - before < 8 << 20
 
 
-# ---- K. Devices (threads and graphs have files of their own) ----------------------------------------------------------
+# ---- K. Devices (several, threads and graphs have files of their own) -------------------------------------------------
 
 
 @pytest.mark.gpu
@@ -820,25 +820,6 @@ def test_k4_host_and_device_arrays_do_not_mix(gpu):
             sgemm("N", "N", 4, 4, 4, 1.0, a, 4, b, 4, 0.0, c, 4)
         with pytest.raises(TypeError):
             matmul(a, b, out=c)
-
-
-@pytest.mark.gpu
-def test_k4_the_current_device_stays(gpu):
-    cupy = gpu.xp
-    if cupy.cuda.runtime.getDeviceCount() < 2:
-        pytest.skip("there is one GPU")
-    with cupy.cuda.Device(1):
-        a, c = cupy.ones((64, 64), dtype=np.float32), cupy.zeros((64, 64), dtype=np.float32)
-    with cupy.cuda.Device(0):
-        sgemm("N", "N", 64, 64, 64, 1.0, a, 64, a, 64, 0.0, c, 64)
-        assert cupy.cuda.runtime.getDevice() == 0
-        here = cupy.ones((64, 64), dtype=np.float32)
-        with pytest.raises(ValueError, match=r"(?s)0.*1|1.*0"):
-            sgemm("N", "N", 64, 64, 64, 1.0, here, 64, here, 64, 0.0, c, 64)
-        assert cupy.cuda.runtime.getDevice() == 0
-    with cupy.cuda.Device(1):
-        cupy.cuda.Device(1).synchronize()
-        assert (cupy.asnumpy(c) == 64).all()
 
 
 # ---- M. Loading -------------------------------------------------------------------------------------------------------
