@@ -422,6 +422,30 @@ def test_given_workspace_is_not_overrun_and_goes_with_the_stream(gpu, gpu_handle
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("end", ["destroy", "free"])
+def test_workspace_is_not_freed_under_work(gpu, end):
+    """A handle may go, or give its memory back, while its products still run."""
+    product = Product(33, 30, 200_000, data="integers")
+    problem = Problem(product)
+    for stream in (None, gpu.xp.cuda.Stream(non_blocking=True)):
+        for _ in range(10):
+            handle, blocks = gpu.handle(), problem.blocks(gpu)
+            if stream is not None:
+                assert lib.pyblasSetStream(handle, ffi.cast("void *", stream.ptr)) == SUCCESS
+            for _ in range(3):
+                status, _ = problem.start(gpu, handle, blocks)
+                assert status == SUCCESS, message()
+            if end == "free":
+                assert lib.pyblasFreeWorkspace(handle) == SUCCESS
+            else:
+                assert lib.pyblasDestroy(handle) == SUCCESS
+            gpu.synchronize()
+            problem.check([gpu.host(block) for block in blocks])
+            if end == "free":
+                assert lib.pyblasDestroy(handle) == SUCCESS
+
+
+@pytest.mark.gpu
 def test_workspace_limit_is_kept(gpu_alone, gpu, gpu_handle):
     """What a handle takes for itself stays under its limit, for any number of calls, and is given back."""
     cupy = gpu.xp

@@ -452,9 +452,9 @@ pyblasStatus_t pyblasSelectedKernel(pyblasHandle_t handle, pyblasOperation_t tra
         const bool ta = transa != PYBLAS_OP_N, tb = transb != PYBLAS_OP_N;
         const int64_t lda = std::max<int64_t>(1, ta ? k : m), ldb = std::max<int64_t>(1, tb ? n : k),
                       ldc = std::max<int64_t>(1, m);
-        if (m < 0 || n < 0 || k < 0 || batchCount < 0 || __builtin_mul_overflow_p(ldc, n, int64_t{0}) ||
-            __builtin_mul_overflow_p(ldb, tb ? k : n, int64_t{0}) ||
-            __builtin_mul_overflow_p(lda, ta ? m : k, int64_t{0}))
+        const auto overflows = [](int64_t x, int64_t y) { return __builtin_mul_overflow(x, y, &x); };
+        if (m < 0 || n < 0 || k < 0 || batchCount < 0 || overflows(ldc, n) || overflows(ldb, tb ? k : n) ||
+            overflows(lda, ta ? m : k))
             return fail(PYBLAS_STATUS_INVALID_VALUE, "sizes must be at least 0 and their products below 2^63");
         const Call call = {Form::strided_batched,
                            false,

@@ -96,6 +96,7 @@ Status Workspace::acquire(int device, CUstream_st *stream, size_t bytes, Lent *l
             return acquire_captured(stream, capture, bytes, lent);
     }
 
+    bool must_wait = !is_default(stream);
     auto buffer = std::find_if(buffers_.begin(), buffers_.end(), [&](const Buffer &b) { return b.stream == stream; });
     if (buffer == buffers_.end()) {
         if (buffers_.size() < kMostBuffers) {
@@ -105,15 +106,14 @@ Status Workspace::acquire(int device, CUstream_st *stream, size_t bytes, Lent *l
             buffers_.push_back(fresh);
             buffer = buffers_.end() - 1;
         } else {
-            // The default stream keeps its own: no event says where its work ends.
-            buffer = std::min_element(buffers_.begin(), buffers_.end(), [](const Buffer &a, const Buffer &b) {
-                return std::pair(is_default(a.stream), a.last_use) < std::pair(is_default(b.stream), b.last_use);
-            });
+            buffer = std::min_element(buffers_.begin(), buffers_.end(),
+                                      [](const Buffer &a, const Buffer &b) { return a.last_use < b.last_use; });
             buffer->stream = stream;
+            must_wait = true;
         }
     }
     // Another stream's number can be given to a new stream, so only the event says that the last work is over.
-    if (!is_default(stream))
+    if (must_wait)
         PYBLAS_CUDA_TRY(cudaStreamWaitEvent(stream, buffer->done, 0));
     if (buffer->bytes < bytes) {
         PYBLAS_TRY(ensure_pool(device));
@@ -136,7 +136,7 @@ Status Workspace::acquire(int device, CUstream_st *stream, size_t bytes, Lent *l
 }
 
 Status Workspace::release(CUstream_st *stream) {
-    if (Buffer *buffer = std::exchange(lent_, nullptr); buffer && !is_default(stream))
+    if (Buffer *buffer = std::exchange(lent_, nullptr))
         PYBLAS_CUDA_TRY(cudaEventRecord(buffer->done, stream));
     return kSuccess;
 }
@@ -149,9 +149,11 @@ Status Workspace::free_owned() {
     };
     const RelaxedCapture relaxed;
     for (Buffer &buffer : buffers_) {
-        // cudaFree waits for the device, so no work can still use the memory.
-        if (buffer.memory)
+        // Memory of a pool is freed at once, whatever still works on it: wait for that.
+        if (buffer.memory) {
+            note(cudaEventSynchronize(buffer.done));
             note(cudaFree(buffer.memory));
+        }
         note(cudaEventDestroy(buffer.done));
     }
     for (Captured &buffer : captured_)
