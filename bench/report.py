@@ -1,4 +1,4 @@
-"""Turns the csv files of bench.py into the tables of README.md and docs/kernels.md, between their marks.
+"""Turns the csv files of bench.py and host.py into the tables of README.md and docs/, between their marks.
 
 python bench/report.py            # rewrites the tables
 python bench/report.py --check    # fails if they are not those of the csv files
@@ -87,6 +87,41 @@ def ladder(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+HOST_CALLS = [
+    ("C", ["C"], ""),
+    ("CuPy: `sgemm`", ["sgemm", "gemm_strided_batched"], "cupy"),
+    ("`matmul(out=)`", ["matmul(out=)"], "cupy"),
+    ("`cupy.matmul(out=)`", ["cupy.matmul(out=)"], "cupy"),
+    ("PyTorch: `sgemm`", ["sgemm", "gemm_strided_batched"], "torch"),
+    ("`matmul(out=)`", ["matmul(out=)"], "torch"),
+    ("`torch.matmul(out=)`", ["torch.matmul(out=)"], "torch"),
+]
+
+
+def host_times(rows: list[Row]) -> str:
+    """What calls cost the host, a row for each product."""
+    first = rows[0]
+    text = (
+        f"One {first['gpu']}, driver {first['driver']}, host {first['cpu']}, Python {first['python']}, CuPy"
+        f" {first['cupy']}, PyTorch {first['torch']}, commit {first['commit']}, {first['date']}; microseconds."
+    )
+    lines = [
+        text,
+        "",
+        "| m x n x k | bare launches | " + " | ".join(title for title, _, _ in HOST_CALLS) + " |",
+        "|---|---|" + "---|" * len(HOST_CALLS),
+    ]
+    for sizes in dict.fromkeys((row["m"], row["n"], row["k"], row["batch"]) for row in rows):
+        found = [row for row in rows if (row["m"], row["n"], row["k"], row["batch"]) == sizes]
+        batch = f"{sizes[3]} x " if sizes[3] != "1" else ""
+        cells = [f"{batch}{' x '.join(sizes[:3])}", f"{found[0]['launches']}: {float(found[0]['bare_us']):.1f}"]
+        for _, names, arrays in HOST_CALLS:
+            us = [row["us"] for row in found if row["call"] in names and row["arrays"] == arrays]
+            cells.append(f"{float(us[0]):.1f}" if us else "")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def read(name: str) -> list[Row]:
     with (HERE / "results" / name).open(newline="") as file:
         return list(csv.DictReader(file))
@@ -120,6 +155,7 @@ def main() -> None:
     root = HERE.parent
     show(root / "README.md", comparison(read(f"{options.gpu}.csv"), options.families), options.check)
     show(root / "docs" / "kernels.md", ladder(read(f"{options.gpu}-ladder.csv")), options.check)
+    show(root / "docs" / "python-api.md", host_times(read(f"{options.gpu}-host.csv")), options.check)
 
 
 if __name__ == "__main__":
