@@ -63,7 +63,7 @@ def matmul(
     ):
         short, status, result = None, None, out
         try:
-            if a.dtype is b.dtype is _FLOAT32 and a.__class__ is b.__class__ is _ndarray:
+            if a.__class__ is b.__class__ is _ndarray and a.dtype is b.dtype is _FLOAT32:
                 if out is None and a.ndim == b.ndim:
                     result = _empty((*a.shape[:-1], b.shape[-1]), _FLOAT32)
                 if result.dtype is _FLOAT32 and result.__class__ is _ndarray and a.ndim == b.ndim == result.ndim:

@@ -107,8 +107,8 @@ def sgemm(
             if (
                 # Floats have no |, so this refuses m = 2.5, which would pass for 2 on its way to C.
                 m | n | k | lda | ldb | ldc is not None
-                and A.dtype is B.dtype is C.dtype is _FLOAT32
                 and A.__class__ is B.__class__ is C.__class__ is _ndarray
+                and A.dtype is B.dtype is C.dtype is _FLOAT32
             ):
                 status = _checked_sgemm(
                     thread.host,
@@ -216,8 +216,8 @@ def gemm_strided_batched(
             if (
                 # Floats have no |, so this refuses m = 2.5, which would pass for 2 on its way to C.
                 m | n | k | lda | strideA | ldb | strideB | ldc | strideC | batch_count is not None
-                and A.dtype is B.dtype is C.dtype is _FLOAT32
                 and A.__class__ is B.__class__ is C.__class__ is _ndarray
+                and A.dtype is B.dtype is C.dtype is _FLOAT32
             ):
                 status = _checked_gemm_strided_batched(
                     thread.host,
