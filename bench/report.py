@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import argparse
 import csv
+import re
 import sys
 from pathlib import Path
+
+from pyblas_sgemm._ladder import compared
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
@@ -24,6 +27,8 @@ TITLES = {
     "attention": "Attention batches",
     "small_batch": "Batches of small products",
 }
+
+PEAK_TFLOPS = {"NVIDIA H200": 65.5}  # measured
 
 Row = dict[str, str]
 
@@ -84,7 +89,27 @@ def ladder(rows: list[Row]) -> str:
             cells += [f"{float(found[0]['us']):.1f}", f"{float(found[0]['tflops']):.1f}"] if found else ["", ""]
             cells.append(f"{float(found[0]['ratio']):.1%}" if found else "")
         lines.append(f"| `{kernel}` | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", published([row for row in forced if row["m"] == sizes[-1]])])
+
+
+def published(rows: list[Row]) -> str:
+    """Others' published figures of the same steps beside ours, each family by its fastest kernel."""
+    best: dict[str, Row] = {}
+    for row in rows:
+        family = re.sub(r"_\d+x\d+x\d+.*", "", row["kernel"])
+        if family not in best or float(row["us"]) < float(best[family]["us"]):
+            best[family] = row
+    naive, peak = float(best["naive"]["us"]), PEAK_TFLOPS[rows[0]["gpu"]]
+    table = compared(
+        {family: naive / float(row["us"]) for family, row in best.items()},
+        {family: 100 * float(row["ratio"]) for family, row in best.items()},
+        {family: 100 * float(row["tflops"]) / peak for family, row in best.items()},
+    )
+    size = rows[0]["m"]
+    return (
+        f"Published results of the same steps, on other cards and by other people, beside ours at {size} (the peak is the"
+        f" {peak} TFLOPS that multiply-adds were measured to reach):\n\n{table}"
+    )
 
 
 HOST_CALLS = [

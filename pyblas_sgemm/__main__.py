@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ import numpy as np
 import pyblas_sgemm
 
 from ._info import info, library_version, package_folder
+from ._ladder import run as climb
 
 UNIT = 2.0**-24  # a rounding to float32 is off by at most this, relatively
 SPIN_SECONDS = 0.3  # BLAS threads of NumPy spin for 0.1 s after a product; nobody is timed before they sleep
@@ -50,10 +52,15 @@ def run_command(arguments: Sequence[str] | None) -> int:
     parser.add_argument("--version", action="version", version=f"pyblas-sgemm {library_version()}")
     for option, folder in FOLDERS.items():
         parser.add_argument(f"--{option}", action="store_true", help=f"print the folder {folder} of this installation")
-    commands = parser.add_subparsers(dest="command", metavar="{info,kernels}")
+    commands = parser.add_subparsers(dest="command", metavar="{info,kernels,ladder}")
     info_command = commands.add_parser("info", help="print engines, GPUs, build and settings")
     info_command.add_argument("--json", action="store_true", help="as JSON")
     commands.add_parser("kernels", help="print the table of kernels")
+    ladder = commands.add_parser("ladder", help="run every GPU kernel on one product and draw the roofline")
+    ladder.add_argument("--size", type=extent, default=4096, help="m = n = k (default: %(default)s)")
+    ladder.add_argument(
+        "--output", type=Path, default=Path("ladder"), help="folder of the table and the plots (default: %(default)s)"
+    )
     options = vars(parser.parse_args(arguments))
 
     folders = [folder for option, folder in FOLDERS.items() if options[option.replace("-", "_")]]
@@ -63,9 +70,18 @@ def run_command(arguments: Sequence[str] | None) -> int:
         print(json.dumps(info(), indent=2) if options["json"] else info())
     elif options["command"] == "kernels":
         print(kernel_table())
+    elif options["command"] == "ladder":
+        return climb(options["size"], options["output"])
     else:
         return demonstrate()
     return 0
+
+
+def extent(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a size")
+    return number
 
 
 def kernel_table() -> str:

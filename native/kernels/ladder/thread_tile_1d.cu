@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
             __syncthreads();
 
             // multiply
-#pragma unroll
+#pragma unroll 4
             for (int k = 0; k < Tile::BK; ++k) {
                 const float value = smem_a[k][row];
 #pragma unroll

@@ -1,0 +1,125 @@
+"""pyblas-sgemm ladder without a GPU: what it says where something is missing, and what it makes of recorded figures."""
+
+import importlib
+import xml.etree.ElementTree
+
+import pytest
+
+from pyblas_sgemm import KernelInfo
+from pyblas_sgemm import __main__ as program
+from pyblas_sgemm import _ladder as ladder
+
+CARD = ladder.Card("NVIDIA H200", 90, 66.9e12, 4.0e12, 2048, 233472)
+
+
+def step(name, microseconds, threads, registers, shared):
+    family = name.rpartition("_128x")[0] or name.rpartition("_32x")[0]
+    return ladder.Step(
+        KernelInfo(name, family, "gpu", ("fp32",), 75, threads, registers, shared), microseconds * 1e-6, 5.7e-7
+    )
+
+
+RECORDED = ladder.Ladder(
+    CARD,
+    4096,
+    "CuPy (cuBLAS)",
+    2675.6e-6,
+    [
+        step("naive_32x32x1", 275923.7, 1024, 64, 0),
+        step("smem_tile_32x32x32", 21141.3, 1024, 64, 8448),
+        step("conflict_free_128x128x8", 3715.3, 256, 128, 8448),
+        step("conflict_free_128x128x8_swizzled", 3599.0, 256, 128, 8192),
+    ],
+    [("skinny_32x4x128", "both m and n are larger")],
+)
+
+
+@pytest.fixture
+def refusal(monkeypatch, capsys, tmp_path):
+    """Runs the command with some of its names replaced; returns the sentence it ends with."""
+
+    def run(**replaced):
+        for name, value in replaced.items():
+            monkeypatch.setattr(ladder, name, value)
+        assert program.main(["ladder", "--output", str(tmp_path / "out")]) == 1
+        out, err = capsys.readouterr()
+        assert out == "" and not (tmp_path / "out").exists()
+        return err
+
+    return run
+
+
+def test_no_gpu(refusal):
+    said = refusal(info=lambda: {"gpus": [], "no_gpu_reason": "libnvidia-ml.so.1 is not here"})
+    assert said == "pyblas-sgemm ladder: there is no GPU to run on. libnvidia-ml.so.1 is not here\n"
+
+
+def test_a_gpu_without_code_for_it(refusal):
+    gpu = {"device": 0, "name": "Tesla K80", "sm": "3.7", "supported": False, "reason": "no code for SM 3.7"}
+    said = refusal(info=lambda: {"gpus": [gpu], "no_gpu_reason": ""})
+    assert "GPU 0 (Tesla K80): no code for SM 3.7" in said
+
+
+@pytest.mark.parametrize("package", ["rich", "matplotlib"])
+def test_a_package_is_missing(refusal, monkeypatch, package):
+    def absent(name):
+        if name.partition(".")[0] == package:
+            raise ImportError(f"No module named {package!r}")
+        return importlib.import_module(name)
+
+    monkeypatch.setattr(ladder, "importlib", type("Importing", (), {"import_module": staticmethod(absent)}))
+    assert f"it needs {package}, which is not installed: pip install 'pyblas-sgemm[ladder]'" in refusal()
+
+
+def test_no_array_library(refusal):
+    def absent(device):
+        raise ImportError("No module named 'an_array_library'")
+
+    gpu = {"device": 0, "name": "NVIDIA H200", "sm": "9.0", "supported": True, "reason": ""}
+    said = refusal(info=lambda: {"gpus": [gpu]}, cupy_arrays=absent, torch_arrays=absent)
+    assert "CuPy or PyTorch" in said and "an_array_library" in said
+
+
+@pytest.mark.parametrize("size", ["0", "-4", "many"])
+def test_sizes_that_are_none(size, capsys):
+    with pytest.raises(SystemExit) as end:
+        program.main(["ladder", "--size", size])
+    assert end.value.code == 2
+    assert "--size" in capsys.readouterr().err
+
+
+def test_intensity_is_that_of_the_tile():
+    found = [ladder.intensity(one.kernel) for one in RECORDED.steps]
+    assert found == [0.25, 8, 32, 32]
+
+
+def test_blocks_are_bound_by_registers_threads_or_shared_memory():
+    naive, *_, swizzled = (one.kernel for one in RECORDED.steps)
+    assert ladder.blocks(naive, CARD) == 1
+    assert ladder.blocks(swizzled, CARD) == 2
+    assert ladder.blocks(swizzled._replace(registers=32), CARD) == 8
+    assert ladder.blocks(swizzled._replace(registers=32, shared_bytes=100 << 10), CARD) == 2
+
+
+def test_the_table_and_the_published_figures():
+    text = ladder.text(RECORDED)
+    assert "# 4096 x 4096 x 4096 on NVIDIA H200" in text
+    assert "| `smem_tile_32x32x32` | 8 | 64 | 8448 | 50% | 21141.3 | 6.5 | 9.7 | 12.7 | 13.1 | 5.7e-07 |" in text
+    assert "| `smem_tile` | 13.1 | 12.7 | 9.7 | 10.2 | 23.2 |  | 10 to 20 |" in text
+    # A family stands with its fastest kernel.
+    assert "| `conflict_free` | 76.7 | 74.3 | 57.1 |  |  | 74.3 |  |" in text
+    assert "- `skinny_32x4x128`: both m and n are larger" in text
+
+
+def test_files(tmp_path):
+    page, png, svg = ladder.write(RECORDED, tmp_path / "new" / "folder")
+    assert page.read_text() == ladder.text(RECORDED)
+    assert png.read_bytes().startswith(b"\x89PNG") and png.stat().st_size > 10_000
+    drawn = "".join(xml.etree.ElementTree.parse(svg).getroot().itertext())
+    assert drawn or svg.stat().st_size > 10_000
+
+
+def test_every_published_figure_is_of_a_step_that_there_is():
+    families = {"naive", "coalesced", "smem_tile", "thread_tile_1d", "thread_tile_2d", "vectorized", "conflict_free",
+                "double_buffer", "async_pipeline"}  # fmt: skip
+    assert {family for _, figures in ladder.PUBLISHED.values() for family in figures} == families
