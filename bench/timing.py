@@ -6,6 +6,7 @@ import ctypes
 import ctypes.util
 import importlib.util
 import math
+import re
 import statistics
 import subprocess
 from collections.abc import Callable
@@ -127,6 +128,10 @@ class Pyblas(Gemm):
         self._check(self.library.pyblasSetKernel(self.handle, kernel.encode()))
 
     def selected(self, shape: Shape) -> str:
+        return self.prediction(shape)[0]
+
+    def prediction(self, shape: Shape) -> tuple[str, float]:
+        """The kernel that would run, and its predicted seconds."""
         ta, tb = (int(op == "T") for op in shape.ops)
         name, reason = ctypes.c_char_p(), ctypes.c_char_p()
         long = ctypes.c_int64
@@ -136,7 +141,8 @@ class Pyblas(Gemm):
                 ctypes.byref(name), ctypes.byref(reason),
             )
         )  # fmt: skip
-        return (name.value or b"").decode()
+        told = re.search(r"([0-9.e+-]+) us", (reason.value or b"").decode())
+        return (name.value or b"").decode(), float(told[1]) * 1e-6 if told else 0.0
 
     def call(self, shape: Shape, a: int, b: int, c: int) -> None:
         try:

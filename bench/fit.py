@@ -1,0 +1,89 @@
+"""Reads what regret.py has measured: how far each kernel's prediction is off, and what that costs.
+
+    python bench/fit.py bench/results/GPU-regret.csv
+
+For each kernel and op pair it prints the factor by which its predicted seconds are to be multiplied (the median of
+measured over predicted among the shapes where the kernel is one of the best), and the spread that no factor removes.
+Efficiencies in the kernels' files are divided by that factor. Needs nothing but Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+Row = dict[str, str]
+NEAR = 1.5  # times the best measured: further away a prediction decides nothing
+
+
+def by_shape(rows: list[Row]) -> list[list[Row]]:
+    groups = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[name] for name in ("source", "ops", "m", "n", "k", "batch"))].append(row)
+    return list(groups.values())
+
+
+def name(row: Row) -> str:
+    batch = f"{row['batch']} of " if row["batch"] != "1" else ""
+    return f"{batch}{row['m']}x{row['n']}x{row['k']} {row['ops']}"
+
+
+def seconds(row: Row) -> float:
+    return float(row["us"])
+
+
+def factors(rows: list[Row]) -> None:
+    """Row-major ops are told; inside, NN is NN, NT is TN and so on."""
+    ratios = defaultdict(list)
+    for group in by_shape(rows):
+        best = min(map(seconds, group))
+        for row in group:
+            if seconds(row) <= NEAR * best:
+                ratios[row["kernel"], row["ops"]].append((seconds(row) / float(row["predicted_us"]), name(row)))
+    print(f"{'kernel':32} ops  shapes  factor   10%    90%   lowest and highest")
+    for (kernel, ops), found in sorted(ratios.items()):
+        values = sorted(ratio for ratio, _ in found)
+        low, high = values[len(values) // 10], values[-1 - len(values) // 10]
+        print(f"{kernel:32} {ops:4} {len(values):6}  {statistics.median(values):6.3f} {low:6.2f} {high:6.2f}   "
+              f"{min(found)[1]}, {max(found)[1]}")  # fmt: skip
+
+
+def regrets(rows: list[Row]) -> list[tuple[float, Row, Row]]:
+    """Of each shape, the chosen kernel's time over the best one's, with both."""
+    found = []
+    for group in by_shape(rows):
+        chosen = next((row for row in group if row["chosen"] == "1"), None)
+        if chosen:
+            best = min(group, key=seconds)
+            found.append((seconds(chosen) / seconds(best), chosen, best))
+    return sorted(found, key=lambda item: -item[0])
+
+
+def report(rows: list[Row], most: int = 40) -> None:
+    factors(rows)
+    found = regrets(rows)
+    geomean = math.exp(statistics.fmean(math.log(regret) for regret, *_ in found))
+    above = sum(regret > 1.15 for regret, *_ in found)
+    print(f"regret of {len(found)} shapes: geomean {geomean:.4f}, worst {found[0][0]:.3f}, {above} above 1.15")
+    for regret, chosen, best in found[:most]:
+        print(f"{regret:6.3f} {name(chosen):28} {chosen['kernel']} {chosen['us']} us (predicted {chosen['predicted_us']}),"
+              f" best {best['kernel']} {best['us']} ({best['predicted_us']})")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("csv", type=Path, nargs="+")
+    options = parser.parse_args()
+    rows = []
+    for path in options.csv:
+        with path.open(newline="") as file:
+            rows += list(csv.DictReader(file))
+    report(rows)
+
+
+if __name__ == "__main__":
+    main()
