@@ -29,6 +29,9 @@ struct Device {
     bool starts_early = false; // and the driver lets a kernel's blocks start before the kernel ahead has ended
 };
 
+// What a product costs before its first block works, in a row of them.
+constexpr double kStartSeconds = 1.6e-6;
+
 // What one launch may use.
 struct Launch {
     const Device *device;

@@ -99,6 +99,14 @@ inline double bytes_moved(const Problem &problem) {
     return 4.0 * batch * (m * k + k * n + (reads_c ? 2 : 1) * m * n);
 }
 
+// Rows of C that are not aligned to quads are stored one by one, four floats apart in each instruction.
+inline double narrow_store(const Problem &problem, const Device &device) {
+    if (problem.c.ld % 4 == 0)
+        return 0;
+    return 3.6 * 4.0 * static_cast<double>(problem.m) * static_cast<double>(problem.n) *
+           static_cast<double>(problem.batch) / device.bandwidth;
+}
+
 // Operations per second of one multiprocessor with count blocks on it.
 inline double processor_rate(const Problem &problem, const Device &device, const TileRate &rate, double count) {
     const double efficiency = rate.efficiency[(problem.transa == Op::T ? 2 : 0) + (problem.transb == Op::T ? 1 : 0)];
@@ -109,6 +117,9 @@ inline double processor_rate(const Problem &problem, const Device &device, const
     return efficiency / slower * device.fp32_flops / device.multiprocessors * (rate.alone + (1 - rate.alone) * full);
 }
 
+// For each k, of a block that has little to do: copies, barriers and reads that nothing hides.
+constexpr double kLatency = 21.5e-9; // seconds
+
 // Whole waves of blocks, then what is left, spread over the multiprocessors; never faster than the bytes. fit: blocks
 // that one multiprocessor has room for.
 inline double predict(const Problem &problem, const Device &device, int tile_m, int tile_n, const TileRate &rate,
@@ -117,14 +128,15 @@ inline double predict(const Problem &problem, const Device &device, int tile_m, 
     const double flops = 2.0 * tile_m * tile_n *
                          (static_cast<double>(problem.k) + 16); // of one block; filling the pipeline is like 16 of k
     const auto together = [&](double count) {                   // seconds of count blocks on one multiprocessor
-        return rate.seconds + count * flops / processor_rate(problem, device, rate, count);
+        return rate.seconds + std::max(kLatency * (static_cast<double>(problem.k) + 16),
+                                       count * flops / processor_rate(problem, device, rate, count));
     };
     const double resident = std::max(1, std::min(fit, rate.resident));
     const double slots = resident * device.multiprocessors;
     const double waves = std::floor(blocks / slots);
     const double last = std::ceil((blocks - waves * slots) / device.multiprocessors); // blocks on the fullest one
     const double seconds = waves * together(resident) + (last > 0 ? together(last) : 0);
-    return device.launch_seconds + std::max(seconds, bytes_moved(problem) / device.bandwidth);
+    return kStartSeconds + std::max(seconds, bytes_moved(problem) / device.bandwidth) + narrow_store(problem, device);
 }
 
 } // namespace pyblas

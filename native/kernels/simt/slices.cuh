@@ -95,19 +95,26 @@ __device__ __forceinline__ void copy_columns(const float *source, int64_t ld, in
             }
         }
     } else {
+        // All columns as one row of units; a step along it needs no division.
+        constexpr int kStep = Threads / kUnits, kRest = Threads % kUnits;
+        int i = thread % kUnits * Width, j = thread / kUnits;
+        const float *from = source + j * ld + i;
+#pragma unroll 4
+        for (int number = 0; number < (kAll + Threads - 1) / Threads; ++number) {
+            if (kAll % Threads == 0 || j < Columns) {
+                float *const target = place(i, j);
+                const int left = j < columns_left ? length_left - i : 0;
+                if (left >= Width || left <= 0) {
+                    ptx::copy_async<4 * Width>(target, from, left > 0);
+                } else {
 #pragma unroll 1
-        for (int number = thread; number < kAll; number += Threads) {
-            const int i = number % kUnits * Width, j = number / kUnits;
-            const float *const from = source + j * ld + i;
-            float *const target = place(i, j);
-            const int left = j < columns_left ? length_left - i : 0;
-            if (left >= Width || left <= 0) {
-                ptx::copy_async<4 * Width>(target, from, left > 0);
-            } else {
-#pragma unroll 1
-                for (int part = 0; part < Width; ++part)
-                    ptx::copy_async<4>(target + part, from + part, left > part);
+                    for (int part = 0; part < Width; ++part)
+                        ptx::copy_async<4>(target + part, from + part, left > part);
+                }
             }
+            i += kRest * Width, j += kStep, from += kRest * Width + kStep * ld;
+            if (i >= kUnits * Width)
+                i -= kUnits * Width, ++j, from += ld - kUnits * Width;
         }
     }
 }
@@ -362,6 +369,7 @@ public:
         const double flops = 2.0 * Tile::BX * Tile::BS * Tile::BK;
         stage_ = std::max(bytes * share, flops * processors_ / (rate.flops * device.fp32_flops));
         block_ = 4.0 * Tile::BX * Tile::BS * share + rate.block;
+        sum_start_ = device.starts_early ? 1.5e-6 : 3e-6;
         sum_ = 4.0 * static_cast<double>(problem.m) * static_cast<double>(problem.n) *
                static_cast<double>(problem.batch) / device.bandwidth;
     }
@@ -371,14 +379,14 @@ public:
         const int64_t rounds = (tiles * ranges + processors_ - 1) / processors_;
         const double walk = static_cast<double>((stages + ranges - 1) / ranges) * stage_;
         const double all = static_cast<double>(rounds) * (walk + block_);
-        return ranges == 1 ? all : all + 3e-6 + static_cast<double>(ranges) * sum_;
+        return ranges == 1 ? all : all + sum_start_ + static_cast<double>(ranges) * sum_;
     }
 
     const int64_t extent_x, extent_s, tiles_x, tiles_s, tiles, stages;
 
 private:
     int64_t processors_;
-    double stage_, block_, sum_;
+    double stage_, block_, sum_, sum_start_;
 };
 
 // Ranges enough to keep the multiprocessors equally busy, and short enough for the accuracy of a sum in one thread.
@@ -466,7 +474,7 @@ Status launch_slices(const Problem &problem, const Launch &launch_on, bool x_is_
 template <class Tile>
 double slices_cost(const Problem &problem, const Device &device, bool x_is_rows, const SliceRate &rate) {
     const Walk<Tile> walk(problem, device, x_is_rows, rate);
-    return device.launch_seconds + 2e-6 + walk.seconds(best_ranges(walk, problem.k, device));
+    return kStartSeconds + walk.seconds(best_ranges(walk, problem.k, device));
 }
 
 } // namespace pyblas

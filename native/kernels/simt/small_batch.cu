@@ -333,20 +333,18 @@ double cost_packed(const Problem &problem, const Device &device) {
     const auto quads = [](int64_t extent) { return 4 * std::ceil(static_cast<double>(extent) / 4); };
     const Work each = work<Tile>(problem, quads(problem.m), quads(problem.n), quads(problem.k));
     constexpr double kCopy = 0.33e-9; // seconds on a multiprocessor
-    return device.launch_seconds + 2e-6 +
-           static_cast<double>(problem.batch) *
-               std::max({each.bytes / (0.8 * device.bandwidth), each.flops / (0.25 * device.fp32_flops),
-                         each.copies * kCopy / device.multiprocessors});
+    return kStartSeconds + static_cast<double>(problem.batch) *
+                               std::max({each.bytes / (0.8 * device.bandwidth), each.flops / (0.25 * device.fp32_flops),
+                                         each.copies * kCopy / device.multiprocessors});
 }
 
 template <class Tile>
 double cost_warps(const Problem &problem, const Device &device) {
     const Work each = work<Tile>(problem, Tile::BM, Tile::BN, Tile::BK);
     constexpr double kProduct = 45e-9, kCopy = 0.24e-9; // seconds on a multiprocessor
-    return device.launch_seconds + 2e-6 +
-           static_cast<double>(problem.batch) *
-               std::max({each.bytes / (0.93 * device.bandwidth), each.flops / (0.4 * device.fp32_flops),
-                         (kProduct + each.copies * kCopy) / device.multiprocessors});
+    return kStartSeconds + static_cast<double>(problem.batch) *
+                               std::max({each.bytes / (0.93 * device.bandwidth), each.flops / (0.4 * device.fp32_flops),
+                                         (kProduct + each.copies * kCopy) / device.multiprocessors});
 }
 
 template <class Tile>

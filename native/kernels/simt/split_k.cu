@@ -6,8 +6,8 @@
 //    m |  b0     |  b1     |  b2     |   --->   |   | = b0 + b1 + b2, then alpha, beta and C
 //      +---------+---------+---------+          +---+
 //
-// 16x16, 32x32, 36x36: 256 threads share the k of each stage, as in skinny; 4 x 8 outputs and 128 registers, or 12 x 6
-// and 168; they refuse more than 1024 rows or columns, and devices with too little shared memory. 64x64 and 128x128 are
+// 16x16, 32x32, 36x36: 256 threads share the k of each stage, as in skinny; 4 x 8 outputs, or 12 x 4, and 128
+// registers; they refuse more than 1024 rows or columns, and devices with too little shared memory. 64x64, 128x128:
 // warp_tile's tiles, whose walk stream_k.cu cuts; they refuse what warp_tile refuses.
 #include "cut_tiles.hpp"
 #include "slices.cuh"
@@ -35,9 +35,11 @@ const char *refuses(const Problem &problem, const Device &device) {
 
 template <class Tile>
 constexpr SliceRate rate() {
-    return Tile::BX == 16   ? SliceRate{0.9, 0.25, 2e-6}
-           : Tile::BX == 32 ? SliceRate{0.8, 0.36, 2e-6}
-                            : SliceRate{0.8, 0.21, 2e-6};
+    if (Tile::BX == 16)
+        return Tile::BK == 128 ? SliceRate{0.9, 0.25, 0.8e-6} : SliceRate{0.95, 0.3, 1.5e-6};
+    if (Tile::BX == 32)
+        return Tile::BK == 64 ? SliceRate{0.8, 0.36, 0.8e-6} : SliceRate{0.8, 0.42, 2e-6};
+    return {0.8, 0.27, 1.2e-6};
 }
 
 template <class Tile>
@@ -47,8 +49,7 @@ size_t workspace(const Problem &problem, const Device &device) {
 
 template <class Tile>
 double cost(const Problem &problem, const Device &device) {
-    const double unmeasured = problem.k < 1024 ? 3e-6 : 0; // short k, where a plain walk does well
-    return slices_cost<Tile>(problem, device, true, rate<Tile>()) + unmeasured;
+    return slices_cost<Tile>(problem, device, true, rate<Tile>());
 }
 
 template <class Tile>
@@ -99,10 +100,10 @@ double cost_parts(const Problem &problem, const Device &device) {
     part.k = cut.part * kStage;
     part.batch = problem.batch * cut.parts;
     part.beta = {0.0f, nullptr};
+    part.c.ld = Side;
     const double seconds = tile_kernel<Side>().cost(part, device);
     const double bytes = 4.0 * Side * Side * static_cast<double>(cut.pieces() + cut.cut);
-    // Parts lose to a plain walk of short k; from 2048 on the prediction was measured.
-    return (problem.k < 2048 ? 1.4 : 1.07) * seconds + 3e-6 + bytes / device.bandwidth;
+    return 1.07 * seconds + (device.starts_early ? 1.5e-6 : 3e-6) + bytes / device.bandwidth;
 }
 
 template <int Side>
@@ -113,14 +114,18 @@ Status launch_split_tiles(const Problem &problem, const Launch &launch_on) {
 
 using Tile16 = SliceTile<16, 16, 128, 4, 8, 256, 2>;
 using Tile32 = SliceTile<32, 32, 64, 4, 8, 256, 2>;
-using Tile36 = SliceTile<36, 36, 56, 12, 6, 256, 1>;
+using Tile36 = SliceTile<36, 36, 56, 12, 4, 256, 2>;
+using Deep16 = SliceTile<16, 16, 256, 4, 8, 256, 2>;
+using Deep32 = SliceTile<32, 32, 128, 4, 8, 256, 2>;
 
 #define PYBLAS_SPLIT_K_ROW(name, Tile)                                                                                 \
     {"split_k_" name, "split_k",       Engine::gpu, kFp32Modes,           75,    false,                                \
      refuses<Tile>,   workspace<Tile>, cost<Tile>,  launch_split_k<Tile>, false, kSliceFootprint<Tile>}
 constexpr Kernel kRows[] = {
     PYBLAS_SPLIT_K_ROW("16x16x128", Tile16),
+    PYBLAS_SPLIT_K_ROW("16x16x256", Deep16),
     PYBLAS_SPLIT_K_ROW("32x32x64", Tile32),
+    PYBLAS_SPLIT_K_ROW("32x32x128", Deep32),
     PYBLAS_SPLIT_K_ROW("36x36x56", Tile36),
     {"split_k_64x64x16", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses_parts<64>, workspace_parts<64>,
      cost_parts<64>, launch_split_tiles<64>, true, kWarpTileFootprint<Tile64>},

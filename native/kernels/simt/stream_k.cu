@@ -325,7 +325,7 @@ double cost(const Problem &problem, const Device &device) {
     // The last block of a tile reads all of it at what one multiprocessor gets from L2.
     const double pieces = blocks / static_cast<double>(cut.cut) + 1;
     const double work = Tile::kRate.seconds + 1.12 * seconds + 2e-6 + pieces * 4 * Tile::BM * Tile::BN / 8e10;
-    return device.launch_seconds + std::max(work, bytes_moved(problem) / device.bandwidth);
+    return kStartSeconds + std::max(work, bytes_moved(problem) / device.bandwidth) + narrow_store(problem, device);
 }
 
 template <class Tile>
