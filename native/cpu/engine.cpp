@@ -331,7 +331,9 @@ constexpr double kFast = 150e9;
 double packed_cost(const Problem &p, const Device &d) {
     const double rows_of_b = p.transb == Op::T ? std::ceil(double(p.m) / kPackRows) * 0.05e-9 : 0.0;
     const double rows_of_a = std::ceil(double(p.n) / kPackCols) * 0.05e-9;
-    const double copies = double(p.k) * (double(p.m) * rows_of_a + double(p.n) * rows_of_b);
+    // Unlike cpu_small it does not fetch the operands of small products to come.
+    const double waited_for = p.batch > 1 && bytes(p) == 0.0 ? 4.0 * double(p.m + p.n) / (0.6 * d.bandwidth) : 0.0;
+    const double copies = double(p.k) * (double(p.m) * rows_of_a + double(p.n) * rows_of_b + waited_for);
     const double efficiency = d.fp32_flops > kFast ? 1.0 : 0.95;
     const double arithmetic = padded_flops(p) / (efficiency * d.fp32_flops) + copies;
     return (0.1e-6 + std::max(arithmetic, bytes(p) / (0.6 * d.bandwidth))) * double(p.batch);
