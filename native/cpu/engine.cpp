@@ -406,9 +406,12 @@ Status blas_launch(const Problem &p, const Launch &launch) {
         ++across;
     const auto block = [](int64_t extent, int64_t parts) { return ceil_div(ceil_div(extent, parts), 16) * 16; };
     const double seconds = blas_cost(p, *launch.device);
+    // Kernels of OpenBLAS for AVX-512 multiply leading dimensions by the columns of a tile in 32 bits.
+    constexpr int64_t kMostCols = 64;
+    const bool far = std::max({p.a.ld, p.b.ld, p.c.ld}) > kMostInt / kMostCols;
     return for_pieces(p, cut(p, block(p.m, down), block(p.n, across), 4096, seconds), seconds,
-                      [&set = isa()](const Product &block, float *mine) {
-                          if (!blas_gemm(block))
+                      [&set = isa(), far](const Product &block, float *mine) {
+                          if (far || !blas_gemm(block))
                               set.outer(block, mine);
                       });
 }
