@@ -123,9 +123,8 @@ void expect(bool fact, const std::string &what) {
 std::string choices(std::set<std::string> *winners, bool batch_invariant) {
     std::ostringstream out;
     for (const Model &model : kModels) {
-        Device device = gpu_model(model.sm, model.multiprocessors, model.clock_hz, model.bandwidth, model.l2_bytes,
-                                  model.shared_per_block, kArchitectures);
-        device.starts_early = device.has_90a_code;
+        const Device device = gpu_model(model.sm, model.multiprocessors, model.clock_hz, model.bandwidth,
+                                        model.l2_bytes, model.shared_per_block, kArchitectures);
         for (const Shape &shape : kShapes) {
             std::string names;
             for (const Op transa : {Op::N, Op::T})

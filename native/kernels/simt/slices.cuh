@@ -369,7 +369,7 @@ public:
         const double flops = 2.0 * Tile::BX * Tile::BS * Tile::BK;
         stage_ = std::max(bytes * share, flops * processors_ / (rate.flops * device.fp32_flops));
         block_ = 4.0 * Tile::BX * Tile::BS * share + rate.block;
-        sum_start_ = device.starts_early ? 1.5e-6 : 3e-6;
+        sum_start_ = second_kernel_seconds(device);
         sum_ = 4.0 * static_cast<double>(problem.m) * static_cast<double>(problem.n) *
                static_cast<double>(problem.batch) / device.bandwidth;
     }

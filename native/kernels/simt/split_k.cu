@@ -103,7 +103,7 @@ double cost_parts(const Problem &problem, const Device &device) {
     part.c.ld = Side;
     const double seconds = tile_kernel<Side>().cost(part, device);
     const double bytes = 4.0 * Side * Side * static_cast<double>(cut.pieces() + cut.cut);
-    return 1.07 * seconds + (device.starts_early ? 1.5e-6 : 3e-6) + bytes / device.bandwidth;
+    return 1.07 * seconds + second_kernel_seconds(device) + bytes / device.bandwidth;
 }
 
 template <int Side>
