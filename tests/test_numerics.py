@@ -382,6 +382,17 @@ def test_kernels_of_planes_keep_the_bound(gpu, gpu_handle, data):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(4))
+def test_kernels_of_planes_keep_the_bound_on_made_up_data(gpu, gpu_handle, seed):
+    inputs = [_made_up(64 * seed + i) for i in range(64)]
+    zero = np.zeros((FEW_ROWS, FEW_COLUMNS), dtype=np.float32)
+    for name in _kernels_of_planes(gpu_handle):
+        for i, (a, b) in enumerate(inputs):
+            got = _run(gpu, gpu_handle, a, b, zero, 1.0, 0.0)
+            reference.assert_product(got, 1.0, a, b, 0.0, zero, label=f"{name}, input {64 * seed + i}")
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("k", [64, 256, 1024, 4096, 16384, 65536, 1 << 20])
 def test_kernels_of_planes_keep_the_norm(gpu, gpu_handle, k):
     problem = Problem(Product(24, 40, k, "T", "N"))
@@ -433,6 +444,37 @@ def test_planes_keep_the_bound(scheme, data):
     for k in (32, 33, 64, 127, 128, 500, 2048):
         for seed in range(3):
             _check_planes(*_operands(data, k, seed), scheme, random=data == "normal")
+
+
+def _made_up(number):
+    """Input made to lose bits: significands at the ends of planes, magnitudes that crowd below the limits of half
+    precision or just below the last bit of the largest product."""
+    rng = np.random.default_rng([7, number])
+    k = int(rng.choice([32, 33, 40, 64, 65, 96, 127, 128, 129, 192, 256, 257, 500, 1000]))
+
+    def operand(shape, along):
+        index = np.arange(k).reshape((1, k) if along == 1 else (k, 1))
+        low_bits = rng.integers(0, 16, shape) * 2.0**-23
+        significand = [1 + low_bits, 2 - low_bits - 2.0**-23, 1 + 2.0**-11 + low_bits, 1 + rng.random(shape)]
+        reach = int(rng.integers(0, 33))
+        falls = [
+            np.zeros(shape, dtype=int), rng.integers(0, reach + 1, shape), index * reach // k,
+            (k - 1 - index) * reach // k, np.where(index % 16 == 0, 0, reach), np.where(index == 0, 0, reach),
+            np.where(index == 1, 0, reach),
+        ]  # fmt: skip
+        sign = [1, rng.choice([-1, 1], shape), np.where(index % 2, -1, 1)][rng.integers(3)]
+        scale = int(rng.choice([0, 0, -120, -60, 40]))
+        fall = falls[rng.integers(len(falls))]
+        return (sign * np.ldexp(significand[rng.integers(4)], scale - fall)).astype(np.float32)
+
+    return operand((FEW_ROWS, k), 1), operand((k, FEW_COLUMNS), 0)
+
+
+@every_scheme
+@pytest.mark.parametrize("seed", range(4))
+def test_planes_keep_the_bound_on_made_up_data(scheme, seed):
+    for number in range(64 * seed, 64 * seed + 64):
+        _check_planes(*_made_up(number), scheme)
 
 
 @every_scheme
