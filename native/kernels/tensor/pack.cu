@@ -3,11 +3,13 @@
 //
 //     contiguous along k                        contiguous along x (rows of op(A), columns of op(B))
 //     k ------------------->                    x ------->
-//     [ 32 to 256 threads  ] x                  k [warp  ]   slices of k are measured by blocks side by side;
-//     [ 32 to 256 threads  ] |                  | [warp  ]   then blocks of 32 x by 256 of k are turned in
-//     one pass, held in registers up to 8192    v            shared memory on their way: two passes
+//     [ 8 to 256 threads   ] x                  k [ block ]   up to 4096 of k the blocks of a cluster hold 32 whole
+//     [ 8 to 256 threads   ] |                  | [ block ]   columns in shared memory, tell each other what they have
+//     one pass, held in registers up to 8192    v [ block ]   measured, and turn them on the way out; deeper ones are
+//                                                             measured by slices of k in a launch before
 //
-// 4 bytes are read for an element (8 where x is contiguous) and 4 written, or 6 with three planes. 256 threads, 37 KB.
+// 4 bytes are read for an element (8 where it is measured before) and 4 written, or 6 with three planes. 256 threads,
+// up to 69 KB. Refuses nothing.
 #include "pack.hpp"
 
 #include <algorithm>
