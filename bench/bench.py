@@ -3,6 +3,7 @@
     python bench/bench.py                                     # every family, the kernels that the library chooses
     python bench/bench.py --families ladder --kernels all --output bench/results/GPU-ladder.csv
     python bench/bench.py --kernels selected warp_tile_128x128x16
+    python bench/bench.py --compute fp32_pedantic --output bench/results/GPU-pedantic.csv
 
 Needs CuPy, cuBLAS and an installed pyblas_sgemm. Inputs are random and rotate through twice the L2; `warm` is the time
 on one set of operands, where a set fits the L2.
@@ -21,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import cupy as cp
-from timing import Buffers, Cublas, Gemm, LibraryError, Pyblas, Shape, Timing, gpu_facts, time_groups
+from timing import COMPUTE_MODES, Buffers, Cublas, Gemm, LibraryError, Pyblas, Shape, Timing, gpu_facts, time_groups
 
 HERE = Path(__file__).parent
-FIELDS = ["family", "ops", "m", "n", "k", "batch", "kernel", "choice", "ratio", "us", "us_low", "us_high", "tflops",
+FIELDS = ["family", "compute", "batch_invariant", "ops", "m", "n", "k", "batch", "kernel", "choice", "ratio", "us", "us_low", "us_high", "tflops",
           "gbytes_s", "warm_ratio", "warm_us", "cublas_us", "cublas_warm_us", "error", "cublas_error", "launches", "gpu",
           "driver", "cublas", "sm_mhz", "memory_mhz", "watts", "commit", "date"]  # fmt: skip
 
@@ -67,6 +68,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", nargs="*", default=[], help="families of shapes.json; all if none is named")
     parser.add_argument("--kernels", nargs="+", default=["selected"], help="selected, all, or names of kernels")
+    parser.add_argument("--compute", choices=list(COMPUTE_MODES), default="fp32", help="compute mode of this library")
+    parser.add_argument("--batch-invariant", action="store_true", help="rows that do not depend on the others")
     parser.add_argument(
         "--skip-above", type=float, default=2.0, help="seconds at a kernel's measured rate of the ladder"
     )
@@ -76,6 +79,7 @@ def main() -> None:
 
     stream = cp.cuda.Stream(non_blocking=True)
     cublas, pyblas = Cublas(stream), Pyblas(stream)
+    pyblas.set_modes(options.compute, options.batch_invariant)
     l2_bytes = cp.cuda.runtime.getDeviceProperties(0)["l2CacheSize"]
     facts = gpu_facts()
     kernels = gpu_kernels() if options.kernels == ["all"] else options.kernels
@@ -98,6 +102,8 @@ def main() -> None:
                     continue
                 row = facts | {
                     "family": family,
+                    "compute": options.compute,
+                    "batch_invariant": int(options.batch_invariant),
                     "ops": shape.ops,
                     "m": shape.m,
                     "n": shape.n,

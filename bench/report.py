@@ -28,6 +28,12 @@ TITLES = {
     "small_batch": "Batches of small products",
 }
 
+MODES = [
+    ("The default, `fp32`", ""),
+    ("`fp32_pedantic`: multiply-adds only", "-pedantic"),
+    ("`fp32` with `batch_invariant`", "-invariant"),
+]
+
 PEAK_TFLOPS = {"NVIDIA H200": 65.5}  # measured
 
 Row = dict[str, str]
@@ -70,6 +76,15 @@ def comparison(rows: list[Row], families: list[str]) -> str:
         if members := [row for row in chosen if row["family"] == family]:
             lines += ["", f"{TITLES[family]}:", "", *table(members)]
     return "\n".join(lines)
+
+
+def modes(gpu: str) -> str:
+    """Every family, a part for each mode that was measured."""
+    parts = []
+    for title, name in MODES:
+        if (HERE / "results" / f"{gpu}{name}.csv").exists():
+            parts += [f"## {title}", "", comparison(read(f"{gpu}{name}.csv"), list(TITLES)), ""]
+    return "\n".join(parts).rstrip()
 
 
 def ladder(rows: list[Row]) -> str:
@@ -180,6 +195,7 @@ def main() -> None:
     root = HERE.parent
     show(root / "README.md", comparison(read(f"{options.gpu}.csv"), options.families), options.check)
     show(root / "docs" / "kernels.md", ladder(read(f"{options.gpu}-ladder.csv")), options.check)
+    show(root / "docs" / "speed.md", modes(options.gpu), options.check)
     show(root / "docs" / "python-api.md", host_times(read(f"{options.gpu}-host.csv")), options.check)
 
 

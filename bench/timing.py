@@ -18,6 +18,7 @@ import cupy as cp
 GROUP_SECONDS = 3e-3  # a group lasts at least this long: events tick in half microseconds
 MOST_LAUNCHES = 2000  # in one group
 GROUPS = 9
+COMPUTE_MODES = {"fp32": 68, "fp32_pedantic": 69}  # pyblasComputeType_t
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,10 @@ class Pyblas(Gemm):
         self._check(library.pyblasCreate(ctypes.byref(handle)))
         self._check(library.pyblasSetStream(handle, ctypes.c_void_p(stream.ptr)))
         super().__init__(library, "pyblas", handle, "Sgemm", "SgemmStridedBatched")
+
+    def set_modes(self, compute: str, batch_invariant: bool) -> None:
+        self._check(self.library.pyblasSetComputeMode(self.handle, COMPUTE_MODES[compute]))
+        self._check(self.library.pyblasSetBatchInvariant(self.handle, int(batch_invariant)))
 
     def force(self, kernel: str) -> None:
         self._check(self.library.pyblasSetKernel(self.handle, kernel.encode()))
