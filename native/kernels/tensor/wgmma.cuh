@@ -49,9 +49,7 @@ struct Products<Scheme::bf16x3> {
     PYBLAS_MAP static int last_phase(int) { return 0; }
 };
 
-// A warp's sums go to C by parts of 64 rows by 8 columns. The pitch of a part that is turned in shared memory keeps
-// both directions free of bank conflicts.
-constexpr int kStoredRows = 64, kStoredColumns = 8, kStoredPitch = kStoredRows + 8;
+constexpr int kStoredRows = 64; // of sums that are stored together
 
 // BM x BN outputs of C for each block, in pieces of 128 (or 64) rows and 64 columns. A group has some of the columns,
 // or, two that halve the depth, all outputs and every other chunk of k. With two accumulators both phases of a piece
@@ -71,14 +69,11 @@ struct PlaneTile {
     static constexpr int kBytesA = BM * kSwizzledRowBytes, kSlotBytes = (BM + BN) * kSwizzledRowBytes;
     static constexpr int kReaders = kHalvesDepth ? 1 : kGroups; // groups that read a slot
     // Behind the slots: of each group the powers of two of its rows and columns, for two tiles by turns unless a
-    // barrier ends each tile, and of each warp a part of its sums. Groups that halve the depth
-    // exchange sums in the same place.
+    // barrier ends each tile; then the sums that groups exchange.
     static constexpr int kPowers = BM + kGroupN, kPowerTurns = kHalvesDepth ? 1 : 2;
     static constexpr int kPowersBytes = kGroups * kPowerTurns * kPowers * 4;
-    static constexpr int kStoredBytes = kGroups * 4 * kStoredColumns * kStoredPitch * 4;
     static constexpr int kExchangeBytes = kHalvesDepth ? 128 * kPieces * kSums * 4 : 0;
-    static constexpr int kSharedBytes = kSwizzleAtomBytes + kSlots * (kSlotBytes + 16) + kPowersBytes +
-                                        (kStoredBytes > kExchangeBytes ? kStoredBytes : kExchangeBytes);
+    static constexpr int kSharedBytes = kSwizzleAtomBytes + kSlots * (kSlotBytes + 16) + kPowersBytes + kExchangeBytes;
     static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32, kConsumerRegisters = kGroups == 2 ? 240 : 160;
 
     static_assert(BM % kPieceM == 0 && kGroupN % kPieceN == 0, "pieces tile the block");
@@ -116,7 +111,6 @@ __device__ __forceinline__ float half_power(int exponent) {
 // A part of a warp's sums to C. Columns and rows that are unfit, or past the end, are left out.
 struct PartStore {
     const Epilogue &epilogue;
-    float *scratch;
     const float *row_powers, *column_powers;
     float *c;
     int64_t ld;
@@ -138,28 +132,24 @@ struct PartStore {
         }
         if (plain) {
             float *const target = c + own_row + own_column * ld;
-            if (own_column >= columns_left)
-                return;
-            float2 old[kPairs];
+            if (own_column < columns_left) {
+                float2 old[kPairs];
 #pragma unroll
-            for (int i = 0; i < kPairs; ++i)
-                old[i] = epilogue.load2(target + i * 8);
+                for (int i = 0; i < kPairs; ++i)
+                    old[i] = epilogue.load2(target + i * 8);
 #pragma unroll
-            for (int i = 0; i < kPairs; ++i)
-                epilogue.store2(target + i * 8, pairs[i], old[i]);
-        } else {
-            // Turned in shared memory, so that single floats are stored by whole lines.
-            __syncwarp();
+                for (int i = 0; i < kPairs; ++i)
+                    epilogue.store2(target + i * 8, pairs[i], old[i]);
+            }
+        } else if (own_column < columns_left && column_power != 0.0f) {
+            float *const target = c + own_row + own_column * ld;
 #pragma unroll
-            for (int i = 0; i < kPairs; ++i)
-                *reinterpret_cast<float2 *>(scratch + own_column * kStoredPitch + own_row + i * 8) = pairs[i];
-            __syncwarp();
-#pragma unroll 2
-            for (int i = 0; i < kStoredColumns * kStoredRows / 32; ++i) {
-                const int column = i / (kStoredRows / 32), row = i % (kStoredRows / 32) * 32 + lane;
-                if (column < columns_left && row < rows_left && column_powers[column] != 0.0f &&
-                    row_powers[row] != 0.0f)
-                    epilogue.store(c + row + column * ld, scratch[column * kStoredPitch + row]);
+            for (int i = 0; i < kPairs; ++i) {
+                const float2 power = *reinterpret_cast<const float2 *>(row_powers + own_row + i * 8);
+                if (own_row + i * 8 < rows_left && power.x != 0.0f)
+                    epilogue.store(target + i * 8, pairs[i].x);
+                if (own_row + i * 8 + 1 < rows_left && power.y != 0.0f)
+                    epilogue.store(target + i * 8 + 1, pairs[i].y);
             }
         }
     }
@@ -185,7 +175,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     uint64_t *const full = reinterpret_cast<uint64_t *>(slots + Tile::kSlots * Tile::kSlotBytes);
     uint64_t *const empty = full + Tile::kSlots;
     float *powers = reinterpret_cast<float *>(empty + Tile::kSlots);
-    float *const behind_powers = powers + Tile::kPowersBytes / 4;
+    float2 *const exchange = reinterpret_cast<float2 *>(powers + Tile::kPowersBytes / 4);
     powers += group * Tile::kPowerTurns * Tile::kPowers;
     if (threadIdx.x == 0) {
         ptx::prefetch_tensor_map(&map_a);
@@ -243,17 +233,21 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         for (int number = static_cast<int>(blockIdx.x); number < grid.tiles; number += static_cast<int>(gridDim.x)) {
             const PlaneGrid::Place place = grid.place(number);
             const int tile_row = place.row * Tile::BM, tile_column = place.column * Tile::BN + own_column;
-            // Asked for now, needed when the sums are.
+            // Asked for now, needed when the sums are. Neither branches here nor barriers of single warps below: the
+            // compiler would not take the loop over k for uniform then, and multiply 15 % slower.
             constexpr int kExponents = (Tile::kPowers + 127) / 128;
             int exponents[kExponents];
+            const int32_t *const of_rows =
+                packed.a.exponents + packed.a.shared_batch(place.batch) * problem.m + tile_row;
+            const int32_t *const of_columns =
+                packed.b.exponents + packed.b.shared_batch(place.batch) * problem.n + tile_column;
 #pragma unroll
             for (int i = 0; i < kExponents; ++i) {
-                const int index = thread + i * 128, row = tile_row + index, column = tile_column + index - Tile::BM;
-                exponents[i] = 0; // nothing is packed where there is no depth
-                if (chunks > 0 && index < Tile::BM && row < problem.m)
-                    exponents[i] = packed.a.exponents[packed.a.shared_batch(place.batch) * problem.m + row];
-                if (chunks > 0 && index >= Tile::BM && index < Tile::kPowers && column < problem.n)
-                    exponents[i] = packed.b.exponents[packed.b.shared_batch(place.batch) * problem.n + column];
+                const int row = thread + i * 128, column = row - Tile::BM;
+                const bool exists = column < 0 ? tile_row + row < problem.m
+                                               : column < Tile::kGroupN && tile_column + column < problem.n;
+                const int exponent = *(!exists ? packed.a.exponents : column < 0 ? of_rows + row : of_columns + column);
+                exponents[i] = exists && chunks > 0 ? exponent : 0; // nothing is packed where there is no depth
             }
             float total[Tile::kPieces][Tile::kSums] = {}, acc[Tile::kAccumulators][Tile::kSums];
 
@@ -339,7 +333,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
             float *const c = problem.c.matrix(place.batch);
             const bool plain = !unfit && tile_row + Tile::BM <= problem.m && reinterpret_cast<uintptr_t>(c) % 16 == 0 &&
                                problem.c.ld % 4 == 0;
-            float *const scratch = behind_powers + (group * 4 + thread / 32) * kStoredColumns * kStoredPitch;
             // Half a piece: the warp's rows of the fragment from half * 8 on.
             const auto store_half = [&](int piece, int half, const float *sums, int stride) {
                 const int column = piece / Tile::kPiecesM * Tile::kPieceN + thread / 32 * 16 + half * 8;
@@ -347,7 +340,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                 for (int part = 0; part < Tile::kPieceM / kStoredRows; ++part) {
                     const int row = piece % Tile::kPiecesM * Tile::kPieceM + part * kStoredRows;
                     const PartStore store{epilogue,
-                                          scratch,
                                           powers + row,
                                           powers + Tile::BM + column,
                                           c + tile_row + row + (tile_column + column) * problem.c.ld,
@@ -361,7 +353,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
             if constexpr (Tile::kHalvesDepth) {
                 // Each group sends one half of its sums to the other and stores the other half.
                 constexpr int kPairs = Tile::kSums / 4;
-                float2 *const exchange = reinterpret_cast<float2 *>(behind_powers);
                 float kept[Tile::kPieces][kPairs * 2];
 #pragma unroll
                 for (int i = 0; i < Tile::kPieces * kPairs; ++i) {
@@ -378,11 +369,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                     kept[i / kPairs][i % kPairs * 2] += other.x;
                     kept[i / kPairs][i % kPairs * 2 + 1] += other.y;
                 }
-                ptx::sync_pair(kPairBarrier); // the place of the exchange is the scratch of the stores
 #pragma unroll
                 for (int piece = 0; piece < Tile::kPieces; ++piece)
                     store_half(piece, group, kept[piece], 2);
-                ptx::sync_pair(kPairBarrier); // and of the next exchange
+                ptx::sync_pair(kPairBarrier); // before the next tile's sums and powers
             } else {
 #pragma unroll
                 for (int i = 0; i < Tile::kPieces * 2; ++i)
