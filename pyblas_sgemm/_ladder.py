@@ -160,7 +160,7 @@ def climb(arrays: Arrays, card: Card, device: int, size: int, track: Callable[..
             try:
                 multiply()
             except NotSupportedError as refusal:
-                refused.append((row.name, str(refusal)))
+                refused.append((row.name, str(refusal).partition("was forced, but ")[2] or str(refusal)))
                 continue
             off = np.linalg.norm(arrays.rows(c, rows) - expected) / np.linalg.norm(expected)
             steps.append(Step(row, median_seconds(arrays, multiply), float(off)))
@@ -293,12 +293,12 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def table(ladder: Ladder) -> str:
     card, naive = ladder.card, next((step.seconds for step in ladder.steps if step.kernel.family == "naive"), None)
-    header = ["kernel", "FLOP per byte", "registers", "shared memory", "occupancy", "us", "TFLOPS", "% of peak",
+    header = ["kernel", "FLOP per byte", "registers, at most", "shared memory", "occupancy, at least", "us", "TFLOPS", "% of peak",
               f"% of {ladder.peer}", "times naive", "error"]  # fmt: skip
     rows = [
         [
             f"`{step.kernel.name}`",
-            f"{intensity(step.kernel):g}",
+            f"{intensity(step.kernel):.3g}",
             str(step.kernel.registers),
             str(step.kernel.shared_bytes),
             f"{blocks(step.kernel, card) * step.kernel.threads / card.threads:.0%}",
