@@ -34,7 +34,7 @@ constexpr SliceRate rate() {
         return Tile::BS == 4 ? SliceRate{0.9, 0.45, 0.7e-6} : SliceRate{0.65, 0.35, 0.35e-6};
     if (Tile::BX == 128)
         return {0.95, 0.5, 0.15e-6};
-    return Tile::BS == 16 ? SliceRate{0.9, 0.41, 1.5e-6} : SliceRate{0.92, 0.35, 0.6e-6};
+    return Tile::BS == 16 ? SliceRate{0.9, 0.37, 1.5e-6} : SliceRate{0.92, 0.35, 0.6e-6};
 }
 
 template <class Tile>

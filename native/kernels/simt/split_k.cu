@@ -36,10 +36,10 @@ const char *refuses(const Problem &problem, const Device &device) {
 template <class Tile>
 constexpr SliceRate rate() {
     if (Tile::BX == 16)
-        return Tile::BK == 128 ? SliceRate{0.9, 0.25, 0.8e-6} : SliceRate{0.95, 0.3, 1.5e-6};
+        return Tile::BK == 128 ? SliceRate{0.9, 0.25, 0.8e-6} : SliceRate{0.95, 0.3, 1.1e-6};
     if (Tile::BX == 32)
-        return Tile::BK == 64 ? SliceRate{0.8, 0.36, 0.8e-6} : SliceRate{0.8, 0.42, 2e-6};
-    return {0.8, 0.27, 1.2e-6};
+        return Tile::BK == 64 ? SliceRate{0.8, 0.36, 0.8e-6} : SliceRate{0.8, 0.42, 1.2e-6};
+    return {0.8, 0.25, 1.5e-6};
 }
 
 template <class Tile>
@@ -103,7 +103,7 @@ double cost_parts(const Problem &problem, const Device &device) {
     part.c.ld = Side;
     const double seconds = tile_kernel<Side>().cost(part, device);
     const double bytes = 4.0 * Side * Side * static_cast<double>(cut.pieces() + cut.cut);
-    return 1.07 * seconds + second_kernel_seconds(device) + bytes / device.bandwidth;
+    return 1.07 * seconds + 1e-6 + second_kernel_seconds(device) + bytes / device.bandwidth;
 }
 
 template <int Side>
