@@ -114,7 +114,7 @@ double cost(const Problem &problem, const Device &device) {
     const double clock = device.fp32_flops / device.multiprocessors / kFlopsWhereMeasured;
     const double multiply = waves * (std::ceil(k / kPlaneDepth) * Tile::kChunkSeconds + Tile::kTileSeconds) / clock;
     const double stored = 4.0 * batch * m * n / device.bandwidth;
-    return parts * (device.launch_seconds + 3 * kGap) + bytes / (0.5 * device.bandwidth) + std::max(multiply, stored);
+    return parts * (device.launch_seconds + 3 * kGap) + bytes / (0.7 * device.bandwidth) + std::max(multiply, stored);
 }
 
 template <class Tile>
@@ -137,13 +137,13 @@ struct Narrow : PlaneTile<Scheme::f16x2, 128, 64, 2, 4, 2, true> {
     static constexpr double kChunkSeconds = 0.55e-6, kTileSeconds = 4.7e-6;
 };
 struct Square : PlaneTile<Scheme::f16x2, 128, 128, 2, 3, 2> {
-    static constexpr double kChunkSeconds = 0.99e-6, kTileSeconds = 5.8e-6;
+    static constexpr double kChunkSeconds = 1.0e-6, kTileSeconds = 5.8e-6;
 };
 struct Middle : PlaneTile<Scheme::f16x2, 128, 192, 3, 2, 1> {
-    static constexpr double kChunkSeconds = 1.44e-6, kTileSeconds = 8e-6;
+    static constexpr double kChunkSeconds = 1.52e-6, kTileSeconds = 6e-6;
 };
 struct Wide : PlaneTile<Scheme::f16x2, 128, 256, 2, 2, 1> {
-    static constexpr double kChunkSeconds = 2.05e-6, kTileSeconds = 7e-6;
+    static constexpr double kChunkSeconds = 2.0e-6, kTileSeconds = 7e-6;
 };
 struct FullRange : PlaneTile<Scheme::bf16x3, 128, 128, 2, 2, 1> {
     static constexpr double kChunkSeconds = 1.81e-6, kTileSeconds = 7e-6;
