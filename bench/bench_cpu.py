@@ -6,6 +6,9 @@ only ever adds time.
 
     python bench/bench_cpu.py --name zen5_2cores
 
+On a machine with other work on it, --busy compares one thread of each by the processor's time it took, which is stolen
+from neither; only the caches and memory are still shared.
+
 With --cases it times instead what has gone wrong elsewhere - a step between two sizes, a layout that is slow, threads in
 each other's way, costs of a call - against bounds, and writes cpu_<name>_cases.csv.
 """
@@ -24,6 +27,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import threadpoolctl
 
 import pyblas_sgemm
 
@@ -44,18 +48,18 @@ COLUMNS = ["batch", "m", "n", "k", "ops", "batch_invariant", "kernel", "numpy_us
            "fro_error", "processor", "cores", "numpy", "numpy_blas", "cpu", "blas", "threads", "commit"]  # fmt: skip
 
 
-def turn(call, seconds):
+def turn(call, seconds, clock=time.perf_counter):
     """Times of single calls, or of groups where one call is too short to be timed."""
     call()
-    group, begin = 1, time.perf_counter()
+    group, begin = 1, clock()
     call()
-    group = max(1, int(2e-4 / max(time.perf_counter() - begin, 1e-7)))
-    times, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < 2:
-        begin = time.perf_counter()
+    group = max(1, int(2e-4 / max(clock() - begin, 1e-7)))
+    times, end = [], clock() + seconds
+    while clock() < end or len(times) < 2:
+        begin = clock()
         for _ in range(group):
             call()
-        times.append((time.perf_counter() - begin) / group)
+        times.append((clock() - begin) / group)
     return times
 
 
@@ -94,20 +98,21 @@ class Operands:
         return np.linalg.norm(self.c - exact) / np.linalg.norm(exact)
 
 
-def measure(shape, ops, invariant, turns, seconds):
+def measure(shape, ops, invariant, turns, seconds, busy):
+    clock, pause = (time.thread_time, 0.0) if busy else (time.perf_counter, 0.3)
     product = Operands(shape, ops, invariant)
     numpy_times, our_times = [], []
     for _ in range(turns):
-        numpy_times += turn(product.theirs, seconds)
-        time.sleep(0.3)
-        our_times += turn(product.ours, seconds)
+        numpy_times += turn(product.theirs, seconds, clock)
+        time.sleep(pause)
+        our_times += turn(product.ours, seconds, clock)
     best, (m, n, k) = min(our_times), shape[-3:]
     return {
         "batch": product.batch or 1, "m": m, "n": n, "k": k, "ops": ops, "batch_invariant": int(invariant),
         "kernel": product.kernel, "numpy_us": f"{min(numpy_times) * 1e6:.2f}", "ours_us": f"{best * 1e6:.2f}",
         "ours_median_us": f"{statistics.median(our_times) * 1e6:.2f}",
         "gflops": f"{2 * (product.batch or 1) * m * n * k / best / 1e9:.1f}",
-        "ratio": f"{min(numpy_times) / best:.2f}", "bar": "" if invariant else BARS.get(shape, ""),
+        "ratio": f"{min(numpy_times) / best:.2f}", "bar": "" if invariant or busy else BARS.get(shape, ""),
         "fro_error": f"{product.error():.1e}",
     }  # fmt: skip
 
@@ -237,6 +242,7 @@ def main():
     parser.add_argument("--turns", type=int, default=3, help="turns of each library for each shape")
     parser.add_argument("--seconds", type=float, default=0.2, help="length of a turn")
     parser.add_argument("--only", help="comma-separated extents of the one shape to run, such as 8,4096,4096")
+    parser.add_argument("--busy", action="store_true", help="one thread of each, in the processor's time")
     parser.add_argument("--cases", action="store_true", help="the cases instead of the shapes")
     parser.add_argument("--narrow", action="store_true", help=argparse.SUPPRESS)  # a part of the cases
     options = parser.parse_args()
@@ -248,6 +254,9 @@ def main():
     if options.cases:
         run_cases(options.name)
         return
+    if options.busy:
+        os.environ["PYBLAS_SGEMM_THREADS"] = "1"  # read at the first call
+        threadpoolctl.threadpool_limits(1, "blas")
     shapes = [(shape, "NN", False) for shape in SQUARES + SKINNY + BATCHES]
     shapes += [((n, n, n), ops, False) for n in (256, 1024) for ops in ("NT", "TN", "TT")]
     shapes += [(shape, "NN", True) for shape in INVARIANT]
@@ -261,7 +270,7 @@ def main():
     )
     rows = []
     for shape, ops, invariant in shapes:
-        row = measure(shape, ops, invariant, options.turns, options.seconds)
+        row = measure(shape, ops, invariant, options.turns, options.seconds, options.busy)
         rows.append(row | machine)
         print(
             f"{row['batch']:>6} {row['m']:>6} {row['n']:>6} {row['k']:>7} {ops:>3} {row['batch_invariant']} {row['kernel']:>11}"

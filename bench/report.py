@@ -162,6 +162,38 @@ def host_times(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def processor(rows: list[Row]) -> str:
+    """The CPU engine beside NumPy, then what batch_invariant costs."""
+    first = rows[0]
+    how = "one thread of each, by the processor's time it took" if first["threads"] == "1" else "both on all of them"
+    usual = [row for row in rows if row["batch_invariant"] == "0"]
+    lines = [
+        f"{first['cores']} cores of an {first['processor']} ({first['cpu']}), NumPy {first['numpy']} with "
+        + f"{first['numpy_blas']}, commit {first['commit']}; {how}. Row-major, through Python; above 1, this library is faster.",
+        "",
+        "| m x n x k | times numpy.matmul | us | GFLOPS | numpy.matmul us | error | kernel |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in usual:
+        lines.append(
+            f"| {product(row)} | {float(row['ratio']):.2f} | {float(row['ours_us']):.1f} | {float(row['gflops']):.0f} "
+            f"| {float(row['numpy_us']):.1f} | {float(row['fro_error']):.1e} | `{row['kernel']}` |"
+        )
+    lines += [
+        "",
+        "With `batch_invariant`:",
+        "",
+        "| m x n x k | times its time without | us | kernel |",
+        "|---|---|---|---|",
+    ]
+    without = {product(row): float(row["ours_us"]) for row in usual}
+    for row in rows:
+        if row["batch_invariant"] == "1":
+            us = float(row["ours_us"])
+            lines.append(f"| {product(row)} | {us / without[product(row)]:.2f} | {us:.1f} | `{row['kernel']}` |")
+    return "\n".join(lines)
+
+
 def read(name: str) -> list[Row]:
     with (HERE / "results" / name).open(newline="") as file:
         return list(csv.DictReader(file))
@@ -185,6 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing, fail if a page differs")
     parser.add_argument("--gpu", default="nvidia-h200", help="whose csv files in bench/results")
+    parser.add_argument("--cpu", default="zen5_1core", help="whose csv files in bench/results")
     parser.add_argument(
         "--families",
         nargs="+",
@@ -197,6 +230,7 @@ def main() -> None:
     show(root / "docs" / "kernels.md", ladder(read(f"{options.gpu}-ladder.csv")), options.check)
     show(root / "docs" / "speed.md", modes(options.gpu), options.check)
     show(root / "docs" / "python-api.md", host_times(read(f"{options.gpu}-host.csv")), options.check)
+    show(root / "docs" / "cpu.md", processor(read(f"cpu_{options.cpu}.csv")), options.check)
 
 
 if __name__ == "__main__":
