@@ -224,6 +224,25 @@ __device__ __forceinline__ void arrive_and_expect(uint64_t *barrier, int bytes) 
                  : "memory");
 }
 
+// Arrives once all asynchronous copies that this thread has issued so far have come.
+__device__ __forceinline__ void arrive_after_copies(uint64_t *barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Holds the phase open until that many bytes have been copied. The thread arrives after the copies.
+__device__ __forceinline__ void expect(uint64_t *barrier, int bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+
+// By the copy engine. Both sides are aligned to 16 bytes, and bytes is a multiple of 16.
+__device__ __forceinline__ void copy_in_bulk(float *shared, const float *global, int bytes, uint64_t *barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(shared)),
+                 "l"(global), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+
 // Waits until the phase of this parity is complete.
 __device__ __forceinline__ void wait(uint64_t *barrier, uint32_t parity) {
     asm volatile("{\n"

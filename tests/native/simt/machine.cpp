@@ -59,6 +59,14 @@ struct Fiber {
     std::vector<size_t> groups; // copies in each committed group, the oldest first
     size_t open = 0;            // copies not yet committed
     bool early = false;         // has not waited for the kernel ahead
+    uint32_t awaited[32] = {};  // Ticks::awaited while it runs
+};
+
+struct MemoryBarrier {
+    int expected = 0, missing = 0; // arrivals
+    uint32_t phase = 0;
+    uint32_t arrivals[32] = {}, over[32] = {}; // each warp's last tick when it arrived, in this phase and the last one
+    std::vector<Copy> copies = {};
 };
 
 // Lanes that meet are known by the first one of their mask.
@@ -85,6 +93,8 @@ int threads, arrived, exited;
 bool early;   // launched before the kernel ahead has ended
 Site barrier; // where those who arrived wait
 int first_at_barrier;
+std::map<const void *, MemoryBarrier> memory_barriers; // of the running block
+int vain_questions;                                    // of threads in a row
 
 std::map<std::pair<const void *, int>, int> shared_opt_in; // by kernel and device
 cudaError_t last_error = cudaSuccess;
@@ -182,6 +192,7 @@ __attribute__((noinline)) void resume(int thread) {
     if (!fiber.stack)
         fiber.stack = new_stack();
     running = {true, thread, reinterpret_cast<uintptr_t>(fiber.stack), kStackBytes, fiber.early};
+    ticks.awaited = fiber.awaited;
     place_at(Place::thread, static_cast<uint64_t>(thread), at(Place::block_size));
     if (!_setjmp(scheduler)) {
         if (fiber.started)
@@ -242,7 +253,10 @@ bool run_block() {
         fiber.groups.clear();
         fiber.open = 0;
         fiber.early = early;
+        std::fill_n(fiber.awaited, 32, 0);
     }
+    memory_barriers.clear();
+    vain_questions = 0;
     for (int first = 0; first < threads; first += warpSize) {
         Warp &warp = warps[first / warpSize];
         warp.gone = threads - first < warpSize ? ~0u << (threads - first) : 0;
@@ -406,6 +420,71 @@ void wait_copies(size_t pending) {
 
 void wait_for_predecessors() {
     self().early = running.early = false;
+}
+
+static MemoryBarrier &barrier_at(const void *address, const void *code) {
+    const auto found = memory_barriers.find(address);
+    if (found == memory_barriers.end())
+        raise(FaultKind::barrier, "no barrier was made there, at %s", place(code).c_str());
+    return found->second;
+}
+
+void init_barrier(const void *barrier, int arrivals, const void *code) {
+    check(barrier, sizeof(uint64_t), true, code);
+    MemoryBarrier fresh;
+    fresh.expected = fresh.missing = arrivals;
+    memory_barriers[barrier] = fresh;
+}
+
+void arrive_at(const void *address, bool after_copies, const void *code) {
+    MemoryBarrier &barrier = barrier_at(address, code);
+    vain_questions = 0;
+    const int warp = running.thread / warpSize;
+    barrier.arrivals[warp] = ticks.warp[warp];
+    if (after_copies) {
+        Fiber &fiber = self();
+        barrier.copies.insert(barrier.copies.end(), fiber.copies.begin(), fiber.copies.end());
+        fiber.copies.clear();
+        fiber.groups.clear();
+        fiber.open = 0;
+    }
+    if (--barrier.missing > 0)
+        return;
+    barrier.missing = barrier.expected;
+    ++barrier.phase;
+    std::copy_n(barrier.arrivals, 32, barrier.over);
+}
+
+bool phase_is_over(const void *address, uint32_t parity, const void *code) {
+    MemoryBarrier &barrier = barrier_at(address, code);
+    if (barrier.phase % 2 == parity) {
+        if (++vain_questions > 64 * kMostThreads)
+            raise(FaultKind::barrier, "nobody ends the phase that is waited for, at %s", place(code).c_str());
+        suspend(); // the others go on
+        return false;
+    }
+    for (const Copy &copy : barrier.copies) {
+        std::memcpy(copy.target, copy.data, copy.bytes);
+        mark_arrived(copy.target, copy.bytes);
+        mark_seen(copy.target, copy.bytes);
+    }
+    barrier.copies.clear();
+    Fiber &fiber = self();
+    for (int warp = 0; warp < 32; ++warp)
+        fiber.awaited[warp] = std::max(fiber.awaited[warp], barrier.over[warp]);
+    return true;
+}
+
+void copy_in_bulk(float *shared, const float *global, size_t bytes, const void *barrier, const void *code) {
+    if (bytes % 16)
+        raise(FaultKind::alignment, "a bulk copy of %zu bytes, at %s", bytes, place(code).c_str());
+    Fiber &fiber = self();
+    const size_t own = fiber.copies.size();
+    for (size_t at = 0; at < bytes; at += 16) // no group counts them
+        copy_async(shared + at / 4, global + at / 4, 16, true, code), --fiber.open;
+    std::vector<Copy> &copies = barrier_at(barrier, code).copies;
+    copies.insert(copies.end(), fiber.copies.begin() + static_cast<ptrdiff_t>(own), fiber.copies.end());
+    fiber.copies.resize(own);
 }
 
 cudaError_t run_grid(const cudaLaunchConfig_t &config, const Launched &launched_now) {

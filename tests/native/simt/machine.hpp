@@ -24,9 +24,10 @@ extern Running running;
 // Ticks wherever threads meet. An access before a tick and one after it are ordered for those who met.
 struct Ticks {
     uint32_t now = 1;
-    uint32_t launch = 1, block = 1; // when this one began
-    uint32_t barrier = 1;           // the block's last
-    uint32_t warp[32] = {};         // each warp's last
+    uint32_t launch = 1, block = 1;    // when this one began
+    uint32_t barrier = 1;              // the block's last
+    uint32_t warp[32] = {};            // each warp's last
+    const uint32_t *awaited = nullptr; // of each warp, what came before that tick the running thread has waited for
 };
 extern Ticks ticks;
 
@@ -54,6 +55,7 @@ inline void check(const void *pointer, size_t bytes, bool write, const void *cod
 // Between these two nobody may touch the words of a copy.
 void mark_in_flight(const void *shared, size_t bytes, const void *code);
 void mark_arrived(const void *shared, size_t bytes);
+void mark_seen(const void *shared, size_t bytes); // by all who ask the barrier that the copies report to
 
 // What the running kernel was given.
 extern const Region *parameters;
@@ -72,5 +74,12 @@ void start_unordered(); // a block has met nobody
 void copy_async(float *shared, const float *global, size_t bytes, bool valid, const void *code);
 void commit_copies();
 void wait_copies(size_t pending);
+
+// Barriers in shared memory, each known by its address: a phase ends when so many threads have arrived as expected and
+// the copies they handed over have come, which is when somebody asks.
+void init_barrier(const void *barrier, int arrivals, const void *code);
+void arrive_at(const void *barrier, bool after_copies, const void *code);
+bool phase_is_over(const void *barrier, uint32_t parity, const void *code);
+void copy_in_bulk(float *shared, const float *global, size_t bytes, const void *barrier, const void *code);
 
 } // namespace pyblas::simulator

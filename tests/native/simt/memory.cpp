@@ -13,6 +13,7 @@ Shared static_shared{"static shared memory"}, dynamic_shared{"dynamic shared mem
 
 namespace {
 
+constexpr uint16_t kSeen = 0xffff;           // the writer of what everybody may read
 constexpr size_t kTracked = size_t{1} << 28; // bytes
 
 std::vector<Region *> regions;
@@ -68,13 +69,24 @@ bool before_warp_barrier(uint32_t tick, int other) {
     return tick >= ticks.block && same_warp(other, running.thread) && tick < ticks.warp[running.thread / 32];
 }
 
-// Whether what another thread, or this one, did at that tick comes before what the running thread does now.
-bool ordered(uint32_t tick, int other) {
-    return before_barrier(tick) || before_warp_barrier(tick, other) || (tick >= ticks.block && other == running.thread);
+// Whether the running thread has waited, at a barrier in memory, for that warp.
+bool before_arrival(uint32_t tick, int other) {
+    return tick >= ticks.block && (other == kSeen || tick < ticks.awaited[other / 32]);
 }
 
+// Whether what another thread, or this one, did at that tick comes before what the running thread does now.
+bool ordered(uint32_t tick, int other) {
+    return before_barrier(tick) || before_warp_barrier(tick, other) || before_arrival(tick, other) ||
+           (tick >= ticks.block && other == running.thread);
+}
+
+// Which warps the others are in is not known: any that was waited for counts, and the last reader is judged by its own.
 bool others_ordered(const Word &word) {
-    return word.others == Word::Others::none || before_barrier(word.read_by_others) ||
+    const auto awaited = [&] {
+        return word.read_by_others >= ticks.block &&
+               word.read_by_others < *std::max_element(ticks.awaited, ticks.awaited + 32);
+    };
+    return word.others == Word::Others::none || before_barrier(word.read_by_others) || awaited() ||
            (word.others == Word::Others::warp && before_warp_barrier(word.read_by_others, word.reader));
 }
 
@@ -242,6 +254,13 @@ void forget_arrivals() {
 
 void start_unordered() {
     met.clear();
+}
+
+void mark_seen(const void *pointer, size_t bytes) {
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    Shared &shared = dynamic_shared.holds(address) ? dynamic_shared : static_shared;
+    for (uintptr_t at = address; at < address + bytes; at += 4)
+        shared_word(shared, at).writer = kSeen;
 }
 
 } // namespace pyblas::simulator

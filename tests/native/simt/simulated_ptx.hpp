@@ -26,6 +26,32 @@ void wait_copies() {
     simulator::wait_copies(Pending);
 }
 
+#define PYBLAS_HAS_WGMMA 1 // barriers in shared memory and bulk copies; the multiplies are not here
+
+__attribute__((always_inline)) inline void init_barrier(uint64_t *barrier, int arrivals) {
+    simulator::init_barrier(barrier, arrivals, __builtin_return_address(0));
+}
+inline void publish_barriers() {}
+__attribute__((always_inline)) inline void arrive(uint64_t *barrier) {
+    simulator::arrive_at(barrier, false, __builtin_return_address(0));
+}
+__attribute__((always_inline)) inline void arrive_after_copies(uint64_t *barrier) {
+    simulator::arrive_at(barrier, true, __builtin_return_address(0));
+}
+inline void expect(uint64_t *, int) {} // a phase waits for whatever was copied before its arrivals
+__attribute__((always_inline)) inline void copy_in_bulk(float *shared, const float *global, int bytes,
+                                                        uint64_t *barrier) {
+    simulator::copy_in_bulk(shared, global, static_cast<size_t>(bytes), barrier, __builtin_return_address(0));
+}
+__attribute__((always_inline)) inline void wait(uint64_t *barrier, uint32_t parity) {
+    while (!simulator::phase_is_over(barrier, parity, __builtin_return_address(0))) {
+    }
+}
+template <int Registers>
+void give_registers_back() {}
+template <int Registers>
+void take_registers() {}
+
 // Clusters are single blocks here.
 inline void arrive_at_cluster() {}
 inline void wait_for_cluster() {
