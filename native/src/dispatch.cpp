@@ -12,7 +12,8 @@ namespace pyblas {
     X(naive)                                                                                                           \
     X(coalesced)                                                                                                       \
     X(smem_tile) X(thread_tile_1d) X(thread_tile_2d) X(vectorized) X(conflict_free) X(double_buffer) X(async_pipeline)
-#define PYBLAS_SHIPPED_FAMILIES(X) X(warp_tile) X(split_k) X(stream_k) X(skinny) X(small_batch) X(wgmma)
+#define PYBLAS_SHIPPED_FAMILIES(X)                                                                                     \
+    X(warp_tile) X(producer_tile) X(split_k) X(stream_k) X(skinny) X(small_batch) X(wgmma)
 #else
 #define PYBLAS_LADDER_FAMILIES(X)
 #define PYBLAS_SHIPPED_FAMILIES(X)

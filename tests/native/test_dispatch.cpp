@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "device.hpp"
 #include "dispatch.hpp"
@@ -90,6 +91,7 @@ constexpr Shape kShapes[] = {
     {16384, 16384, 16384, 1},
     {512, 4096, 4096, 1},
 };
+constexpr Shape kOddShapes[] = {{2047, 2049, 1023, 1}, {4095, 4097, 4093, 1}}; // for multiply-adds alone
 
 Problem problem_of(const Shape &shape, Op transa, Op transb) {
     Problem problem;
@@ -120,18 +122,25 @@ void expect(bool fact, const std::string &what) {
 }
 
 // What each device takes for each shape; the four op pairs stand on one line if they agree.
-std::string choices(std::set<std::string> *winners, bool batch_invariant) {
+std::string choices(std::set<std::string> *winners, bool batch_invariant, ComputeMode mode = ComputeMode::fp32) {
     std::ostringstream out;
     for (const Model &model : kModels) {
         const Device device = gpu_model(model.sm, model.multiprocessors, model.clock_hz, model.bandwidth,
                                         model.l2_bytes, model.shared_per_block, kArchitectures);
-        for (const Shape &shape : kShapes) {
+        // Without tensor cores most devices choose as with them.
+        if (mode == ComputeMode::fp32_pedantic && !device.has_90a_code)
+            continue;
+        std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
+        if (mode == ComputeMode::fp32_pedantic)
+            shapes.insert(shapes.end(), std::begin(kOddShapes), std::end(kOddShapes));
+        for (const Shape &shape : shapes) {
             std::string names;
             for (const Op transa : {Op::N, Op::T})
                 for (const Op transb : {Op::N, Op::T}) {
                     Selection selection;
                     Problem problem = problem_of(shape, transa, transb);
                     problem.batch_invariant = batch_invariant;
+                    problem.mode = mode;
                     const Status status = select(problem, device, kWorkspace, nullptr, &selection);
                     expect(status == kSuccess, std::string("selection on ") + model.name);
                     if (status != kSuccess)
@@ -146,7 +155,8 @@ std::string choices(std::set<std::string> *winners, bool batch_invariant) {
                     if (names != name)
                         names += (names.empty() ? "" : " ") + name;
                 }
-            out << model.name << (batch_invariant ? " batch-invariant" : "") << " m=" << shape.m << " n=" << shape.n
+            out << model.name << (batch_invariant ? " batch-invariant" : "")
+                << (mode == ComputeMode::fp32_pedantic ? " pedantic" : "") << " m=" << shape.m << " n=" << shape.n
                 << " k=" << shape.k << " batch=" << shape.batch << ": " << names << "\n";
         }
     }
@@ -168,7 +178,8 @@ void compare(const std::string &got, const char *path) {
 
 void check_gpu_rows(int count, char **arguments) {
     std::set<std::string> winners;
-    const std::string got = choices(&winners, false) + choices(nullptr, true);
+    const std::string got =
+        choices(&winners, false) + choices(nullptr, true) + choices(&winners, false, ComputeMode::fp32_pedantic);
     for (int i = 0; const Kernel *kernel = kernel_at(i); ++i) {
         const std::string family = kernel->family;
         bool ladder = false; // its steps are there to be called by name

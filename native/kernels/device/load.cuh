@@ -14,17 +14,17 @@ struct View {
     const float *data;
     int64_t step_x, step_k;
 
-    __device__ __forceinline__ bool contiguous_x() const { return step_x == 1; }
-    __device__ __forceinline__ const float *at(int64_t x, int64_t k) const { return data + x * step_x + k * step_k; }
-    __device__ __forceinline__ View from(int64_t k) const { return {data + k * step_k, step_x, step_k}; }
+    PYBLAS_HOST_DEVICE inline bool contiguous_x() const { return step_x == 1; }
+    PYBLAS_HOST_DEVICE inline const float *at(int64_t x, int64_t k) const { return data + x * step_x + k * step_k; }
+    PYBLAS_HOST_DEVICE inline View from(int64_t k) const { return {data + k * step_k, step_x, step_k}; }
 };
 
-__device__ __forceinline__ View view_a(const Problem &problem, int64_t batch) {
+PYBLAS_HOST_DEVICE inline View view_a(const Problem &problem, int64_t batch) {
     const bool contiguous = problem.transa == Op::N;
     return {problem.a.matrix(batch), contiguous ? 1 : problem.a.ld, contiguous ? problem.a.ld : 1};
 }
 
-__device__ __forceinline__ View view_b(const Problem &problem, int64_t batch) {
+PYBLAS_HOST_DEVICE inline View view_b(const Problem &problem, int64_t batch) {
     const bool contiguous = problem.transb == Op::T;
     return {problem.b.matrix(batch), contiguous ? 1 : problem.b.ld, contiguous ? problem.b.ld : 1};
 }
@@ -62,22 +62,25 @@ public:
     static constexpr int kRow = ContiguousX ? X : X + 4; // floats
     static constexpr int kFloats = K * kRow;
 
-    __device__ __forceinline__ TileStream(const View &view, int64_t x0, int64_t x_extent)
+    // thread: which one of Threads this is.
+    __device__ __forceinline__ TileStream(const View &view, int64_t x0, int64_t x_extent,
+                                          int thread = static_cast<int>(threadIdx.x))
         : step_(ContiguousX ? view.step_k : view.step_x) {
-        const int x_left = part(x_extent - x0, X), thread = static_cast<int>(threadIdx.x);
+        const int x_left = part(x_extent - x0, X);
         wide_ =
             ContiguousX && reinterpret_cast<uintptr_t>(view.at(x0, 0)) % 16 == 0 && step_ % 4 == 0 && x_left % 4 == 0;
         int x, k;
         if constexpr (ContiguousX) {
-            const int across = wide_ ? X / 4 : X; // threads along x
-            x = wide_ ? thread % (X / 4) * 4 : thread % X;
-            k = wide_ ? thread / (X / 4) : thread / X;
+            const int across = wide_ ? kAcross<4> : kAcross<1>; // threads along x
+            x = thread % across * (wide_ ? 4 : 1);
+            k = thread / across;
             step_ *= Threads / across;
             target_ = k * kRow + x;
         } else {
-            x = thread / K;
-            k = thread % K;
-            step_ *= Threads / K;
+            // A run of k of each x, neighbouring x first, then the next run.
+            x = thread / kRun % kStepX;
+            k = thread % kRun + thread / (kRun * kStepX) * kRun;
+            step_ *= kStepX;
             target_ = k * kRow + x / 4 * 4 + (x + turn(k)) % 4;
         }
         source_ = view.at(x0 + x, k);
@@ -90,12 +93,11 @@ public:
         float *target = tile + target_;
         k_left -= k_first_;
         if constexpr (!ContiguousX) {
-            constexpr int kStep = Threads / K; // of x
-            static_assert(Threads % K == 0 && X % kStep == 0 && kStep % 4 == 0, "threads tile the tile");
             const float *source = source_;
+            float *const across = tile + (target_ ^ 2); // two x on, within a quad
 #pragma unroll
-            for (int x = 0; x < X; x += kStep, source += step_)
-                ptx::copy_async<4>(target + x, source, x_left_ > x && k_left > 0);
+            for (int x = 0; x < X; x += kStepX, source += step_)
+                ptx::copy_async<4>(x % 4 == 2 ? across + x - 2 : target + x, source, x_left_ > x && k_left > 0);
             source_ += K;
         } else if (wide_) {
             rows<4>(target, k_left);
@@ -120,18 +122,30 @@ public:
     }
 
 private:
+    static constexpr int kRun = K < 16 ? K : 16;
+    static constexpr int kStepX = Threads / K; // with contiguous k, from one copy of a thread to its next
+
     static_assert(X % 4 == 0 && K % 8 == 0, "quads of x, and a whole turn of k");
+    static_assert(ContiguousX || (K % kRun == 0 && Threads % K == 0 && X % (Threads / K) == 0 &&
+                                  (Threads / K == 2 || Threads / K % 4 == 0)),
+                  "threads tile the tile");
 
     // By how much the quads of row k are turned.
     static __device__ __forceinline__ constexpr int turn(int k) { return ContiguousX ? 0 : k / 8 % 2 * 2; }
 
+    // Threads along x, for copies of Width floats: a power of two, so that a thread's place costs no division.
+    template <int Width>
+    static constexpr int kAcross = (X / Width & -(X / Width)) < Threads ? (X / Width & -(X / Width)) : Threads;
+
     template <int Width>
     __device__ __forceinline__ void rows(float *target, int k_left) {
-        constexpr int kStep = Threads / (X / Width); // rows all threads together copy at once
-        static_assert(Threads % (X / Width) == 0 && K % kStep == 0, "threads tile the tile");
+        constexpr int kStep = Threads / kAcross<Width>; // rows all threads together copy at once
+        static_assert(Threads % kAcross<Width> == 0 && K % kStep == 0, "threads tile the tile");
 #pragma unroll
         for (int k = 0; k < K; k += kStep, source_ += step_)
-            ptx::copy_async<4 * Width>(target + k * kRow, source_, x_left_ > 0 && k_left > k);
+#pragma unroll
+            for (int x = 0; x < X; x += Width * kAcross<Width>)
+                ptx::copy_async<4 * Width>(target + k * kRow + x, source_ + x, x_left_ > x && k_left > k);
     }
 
     const float *source_; // this thread's first element of the next tile

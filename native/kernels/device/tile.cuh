@@ -20,10 +20,21 @@ struct BlockTile {
     static_assert(kThreads % 32 == 0 && kThreads <= 1024, "whole warps, no more than a block can have");
 };
 
-// The same, with the block cut into warps of WM x WN outputs, and stages of A and B on their way.
-template <int BM_, int BN_, int BK_, int WM_, int WN_, int TM_, int TN_, int Stages_, int Resident_>
+// The same, with the block cut into warps of WM x WN outputs, and stages of A and B on their way. Slices such blocks of
+// warps hold the same outputs and share the k of each stage.
+template <int BM_, int BN_, int BK_, int WM_, int WN_, int TM_, int TN_, int Stages_, int Resident_, int Slices_ = 1>
 struct WarpTile : BlockTile<BM_, BN_, BK_, TM_, TN_> {
-    static constexpr int WM = WM_, WN = WN_, kStages = Stages_;
+    static constexpr int WM = WM_, WN = WN_, kStages = Stages_, kSlices = Slices_;
+    static constexpr int kSliceThreads = BlockTile<BM_, BN_, BK_, TM_, TN_>::kThreads;
+    static constexpr int kThreads = kSliceThreads * kSlices;
+
+    // A slice's rows of a stage. Eight of them are two runs of four, eight apart, so that which rows of a transposed
+    // tile are turned (load.cuh) does not depend on the slice.
+    static constexpr int kSliceK = BK_ / kSlices;
+    static __host__ __device__ constexpr int slice_row(int k) { return kSliceK == 8 ? k % 4 + k / 4 * 8 : k; }
+    static __host__ __device__ constexpr int slice_begin(int slice) {
+        return kSliceK == 8 ? slice / 2 * 16 + slice % 2 * 4 : slice * kSliceK;
+    }
     static constexpr int kResident = Resident_; // blocks the register limit leaves room for on one multiprocessor
     static constexpr int kLanesM = WM / TM_, kLanesN = WN / TN_;
 
@@ -40,6 +51,8 @@ struct WarpTile : BlockTile<BM_, BN_, BK_, TM_, TN_> {
     }
 
     static_assert(BM_ % WM == 0 && BN_ % WN == 0, "warps tile the block");
+    static_assert(kSlices == 1 || (BK_ % kSlices == 0 && (kSliceK == 8 || kSliceK % 16 == 0)), "slices tile the stage");
+    static_assert(kThreads <= 1024, "no more than a block can have");
     static_assert(kLanesM * kLanesN == 32, "lanes tile the warp");
     static_assert(TM_ % 4 == 0 && TN_ % 4 == 0, "fragments are read four at a time");
     static_assert(kStages >= 2, "one stage to work on, one on its way");
