@@ -8,7 +8,7 @@
 // Slices of warps share the k of small tiles. Packed rows first turn both operands into panels, one tile wide and
 // padded with zeros; then every op, ld, alignment and edge is the same loop, fed by the copy engine.
 //
-// 384 threads, 168 registers each (216 or 232 of those that multiply), one block on a multiprocessor, 74 to 114 KB and
+// 384 threads, 168 registers each (216 or 232 of those that multiply), one block on a multiprocessor, 72 to 114 KB and
 // up to 144 KB of folded sums. Packed rows refuse batches. Slots are as in CUTLASS's pipelines, the rest is
 // warp_tile's.
 #include "warp_tile.cuh"
