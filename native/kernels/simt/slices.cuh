@@ -94,8 +94,23 @@ __device__ __forceinline__ void copy_columns(const float *source, int64_t ld, in
                     ptx::copy_async<4>(target + part, from + part, left > part);
             }
         }
+    } else if constexpr ((kUnits & (kUnits - 1)) == 0) {
+#pragma unroll 1
+        for (int number = thread; number < kAll; number += Threads) {
+            const int i = number % kUnits * Width, j = number / kUnits;
+            const float *const from = source + j * ld + i;
+            float *const target = place(i, j);
+            const int left = j < columns_left ? length_left - i : 0;
+            if (left >= Width || left <= 0) {
+                ptx::copy_async<4 * Width>(target, from, left > 0);
+            } else {
+#pragma unroll 1
+                for (int part = 0; part < Width; ++part)
+                    ptx::copy_async<4>(target + part, from + part, left > part);
+            }
+        }
     } else {
-        // All columns as one row of units; a step along it needs no division.
+        // The same by steps along the row of all units, where a division would be one.
         constexpr int kStep = Threads / kUnits, kRest = Threads % kUnits;
         int i = thread % kUnits * Width, j = thread / kUnits;
         const float *from = source + j * ld + i;
