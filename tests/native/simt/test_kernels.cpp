@@ -458,7 +458,7 @@ Device large_device() {
 
 class Sweep {
 public:
-    explicit Sweep(const Kernel &kernel) : kernel_(kernel) {
+    Sweep(const Kernel &kernel, bool variant) : kernel_(kernel), variant_(variant) {
         const char *tile = kernel.name + std::strlen(kernel.family) + 1;
         if (std::sscanf(tile, "%ldx%ldx%ld", &bm_, &bn_, &bk_) != 3) {
             std::printf("FAILED %s: its name does not say its tile\n", kernel.name);
@@ -496,6 +496,8 @@ private:
                         if (large && (transa == transb) != alike)
                             continue;
                         Case test = random_case();
+                        if (variant_ && test.seed % 3 != 0)
+                            continue;
                         test.transa = transa, test.transb = transb;
                         test.m = std::max(1L, m), test.n = std::max(1L, n);
                         test.k = std::max(1L, pick(ks, test.seed));
@@ -690,9 +692,16 @@ private:
     static constexpr Op kOps[] = {Op::N, Op::T};
 
     const Kernel &kernel_;
+    const bool variant_; // of the row before it, with the same tile: a third of the edges will do
     long bm_ = 1, bn_ = 1, bk_ = 1;
     int next_seed_ = 0, done_ = 0, refused_ = 0;
 };
+
+// "warp_tile_128x64x16" without a variant behind it.
+std::string family_and_tile(const Kernel &kernel) {
+    const size_t family = std::strlen(kernel.family) + 1;
+    return std::string(kernel.name, family + std::strspn(kernel.name + family, "0123456789x"));
+}
 
 void test_upload() {
     std::vector<void *> source, target(1500);
@@ -712,11 +721,14 @@ void test_upload() {
 int main(int argc, char **argv) {
     std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ); // what was found before a crash is told
     const std::string only = argc > 1 ? argv[1] : "";
+    std::string before;
     int rows_run = 0;
 #define PYBLAS_RUN(family)                                                                                             \
     if (only.empty() || only == #family)                                                                               \
         for (const Kernel &kernel : family##_rows()) {                                                                 \
-            Sweep(kernel).all();                                                                                       \
+            const std::string tile = family_and_tile(kernel);                                                          \
+            Sweep(kernel, tile == before).all();                                                                       \
+            before = tile;                                                                                             \
             ++rows_run;                                                                                                \
         }
     PYBLAS_SIMULATED_FAMILIES(PYBLAS_RUN)
