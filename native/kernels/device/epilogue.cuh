@@ -37,6 +37,15 @@ public:
         *target = float4{value(sum.x, old.x), value(sum.y, old.y), value(sum.z, old.z), value(sum.w, old.w)};
     }
 
+    __device__ __forceinline__ bool reads_c() const { return beta_ != 0.0f; }
+
+    // Four rows of C where C is not read; without depth, the sums are +0.
+    __device__ __forceinline__ void put4(float *c, const float4 &sum) const {
+        const float factor = depth_ == 0 ? 1.0f : alpha_, kept = depth_ == 0 ? 0.0f : -0.0f;
+        *reinterpret_cast<float4 *>(c) = float4{__fmaf_rn(factor, sum.x, kept), __fmaf_rn(factor, sum.y, kept),
+                                                __fmaf_rn(factor, sum.z, kept), __fmaf_rn(factor, sum.w, kept)};
+    }
+
 private:
     // No branches, and intrinsics, so that beta * C is rounded before it is added. -0 changes no product.
     __device__ __forceinline__ float value(float sum, float old) const {

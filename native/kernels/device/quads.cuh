@@ -63,4 +63,15 @@ __device__ __forceinline__ void copy_quad(float *shared, const float *global, bo
     }
 }
 
+// Asks for the lines of an operand's stored columns to be in the L2.
+__device__ __forceinline__ void prefetch_columns(const float *source, int64_t ld, int length, int columns, int thread,
+                                                 int threads) {
+    constexpr int kLine = 32; // floats
+    const int lines = (length + kLine - 1) / kLine;
+    for (int number = thread; number < lines * columns; number += threads) {
+        const int column = number / lines;
+        ptx::prefetch(source + column * ld + (number - column * lines) * kLine);
+    }
+}
+
 } // namespace pyblas

@@ -34,7 +34,7 @@ constexpr SliceRate rate() {
         return Tile::BS == 4 ? SliceRate{0.9, 0.45, 0.7e-6} : SliceRate{0.65, 0.35, 0.35e-6};
     if (Tile::BX == 128)
         return {0.95, 0.5, 0.15e-6};
-    return Tile::BS == 16 ? SliceRate{0.9, 0.37, 1.5e-6} : SliceRate{0.92, 0.35, 0.6e-6};
+    return Tile::BS == 16 ? SliceRate{0.9, 0.5, 2e-6} : SliceRate{0.92, 0.35, 0.8e-6};
 }
 
 template <class Tile>
@@ -52,10 +52,10 @@ Status launch_skinny(const Problem &problem, const Launch &launch_on) {
     return launch_slices<Tile>(problem, launch_on, x_is_rows(problem), rate<Tile>());
 }
 
-using Tile1 = SliceTile<32, 1, 128, 4, 1, 256, 2>;
-using Tile4 = SliceTile<32, 4, 128, 4, 4, 256, 2>;
-using Tile8 = SliceTile<32, 8, 128, 4, 8, 256, 2>;
-using Tile16 = SliceTile<64, 16, 128, 8, 16, 256, 1>;
+using Tile1 = SliceTile<32, 1, 256, 4, 1, 256, 2, 4, true>;
+using Tile4 = SliceTile<32, 4, 256, 4, 4, 256, 2, 4, true>;
+using Tile8 = SliceTile<32, 8, 256, 4, 8, 256, 2, 4, true>;
+using Tile16 = SliceTile<64, 16, 128, 8, 8, 256, 2>;
 using Tall1 = SliceTile<128, 1, 32, 4, 1, 256, 3>;
 using Tall4 = SliceTile<256, 4, 16, 4, 4, 256, 3>;
 using Tall16 = SliceTile<256, 16, 16, 4, 4, 256, 3>;
@@ -64,7 +64,7 @@ using Tall16 = SliceTile<256, 16, 16, 4, 4, 256, 3>;
     {"skinny_" name, "skinny",        Engine::gpu, kFp32Modes,          75,    false,                                  \
      refuses<Tile>,  workspace<Tile>, cost<Tile>,  launch_skinny<Tile>, false, kSliceFootprint<Tile>}
 constexpr Kernel kRows[] = {
-    PYBLAS_SKINNY_ROW("32x1x128", Tile1),   PYBLAS_SKINNY_ROW("32x4x128", Tile4), PYBLAS_SKINNY_ROW("32x8x128", Tile8),
+    PYBLAS_SKINNY_ROW("32x1x256", Tile1),   PYBLAS_SKINNY_ROW("32x4x256", Tile4), PYBLAS_SKINNY_ROW("32x8x256", Tile8),
     PYBLAS_SKINNY_ROW("64x16x128", Tile16), PYBLAS_SKINNY_ROW("128x1x32", Tall1), PYBLAS_SKINNY_ROW("256x4x16", Tall4),
     PYBLAS_SKINNY_ROW("256x16x16", Tall16),
 };

@@ -19,24 +19,33 @@
 
 namespace pyblas {
 
+constexpr int kLongestRing = 8; // stages
+
 // A block's BX x BS outputs, BK of k at a time, TX x TS outputs in each thread; kGroups threads have the same outputs
-// and different k.
-template <int BX_, int BS_, int BK_, int TX_, int TS_, int Threads_, int Resident_>
+// and different k. The block walks as one team, or each warp by itself: it copies what it multiplies, its part of each
+// stage's k, and waits for nobody.
+template <int BX_, int BS_, int BK_, int TX_, int TS_, int Threads_, int Resident_, int Ring_ = kLongestRing,
+          bool WarpsWalk = false>
 struct SliceTile {
     static constexpr int BX = BX_, BS = BS_, BK = BK_, TX = TX_, TS = TS_;
-    static constexpr int kThreads = Threads_, kResident = Resident_;
+    static constexpr int kThreads = Threads_, kResident = Resident_, kRing = Ring_; // most stages
     static constexpr int kLanesX = BX / TX, kLanesS = BS / TS, kLanes = kLanesX * kLanesS;
     static constexpr int kGroups = kThreads / kLanes;
     static constexpr int kWarpGroups = 32 % kLanes == 0 ? 32 / kLanes : 1; // whole groups in a warp add by shuffles
     static constexpr bool kQuadsOfS = TS % 4 == 0;
-    static constexpr int kRowS = BK + 4; // an odd number of quads: neighbours lie in other banks
+    static constexpr bool kQuadsOfBoth = kQuadsOfS && TX * TS < 64; // the registers of more sums leave no room for it
+    static constexpr int kTeams = WarpsWalk ? kThreads / 32 : 1, kTeamThreads = kThreads / kTeams;
+    static constexpr int kTeamK = BK / kTeams, kTeamGroups = kGroups / kTeams;
+    static constexpr int kRowS = kTeamK + 4; // an odd number of quads: neighbours lie in other banks
     static constexpr int kSumRow = BX + 4;
     static constexpr int kSums = kGroups / kWarpGroups;
     static constexpr int kSumFloats = kSums * BS * kSumRow;
-    static constexpr int kStageFloats =
-        std::max(QuadTile<true>{BX, BK}.floats(), QuadTile<false>{BX, BK}.floats()) + BS * kRowS;
-    static_assert(TX % 4 == 0 && BX % TX == 0 && BS % TS == 0 && BK % 8 == 0, "quads of x, odd rows of quads of k");
-    static_assert(kGroups >= 1, "all outputs have a thread");
+    static constexpr int kTeamFloats =
+        std::max(QuadTile<true>{BX, kTeamK}.floats(), QuadTile<false>{BX, kTeamK}.floats()) + BS * kRowS;
+    static constexpr int kStageFloats = kTeams * kTeamFloats;
+    static_assert(TX % 4 == 0 && BX % TX == 0 && BS % TS == 0 && kTeamK % 8 == 0, "quads of x, odd rows of quads of k");
+    static_assert(kGroups >= 1 && kTeamGroups >= 1, "all outputs have a thread");
+    static_assert(!WarpsWalk || 32 % kLanes == 0, "a warp has all outputs");
 
     // For a walk of that many stages.
     static constexpr int shared_bytes(int ring, int64_t stages) {
@@ -44,12 +53,10 @@ struct SliceTile {
     }
 };
 
-constexpr int kLongestRing = 8;
-
 // The longest ring, or as much of it as the largest devices have room for.
 template <class Tile>
 constexpr Footprint kSliceFootprint{Tile::kThreads, Tile::kResident,
-                                    std::min(Tile::shared_bytes(kLongestRing, kLongestRing), 227 * 1024)};
+                                    std::min(Tile::shared_bytes(Tile::kRing, Tile::kRing), 227 * 1024)};
 
 // How a product is cut.
 struct Slices {
@@ -64,13 +71,12 @@ struct Slices {
     Partials partials; // used if there are several ranges
 };
 
-// A stage of one operand, asked for by all threads: Columns stored columns of Length floats, in units of Width.
-// place(i, j) is where element i of column j goes. All of it lies in the operand if whole is true.
+// A stage of one operand, asked for by all threads of a team: Columns stored columns of Length floats, in units of
+// Width. place(i, j) is where element i of column j goes. All of it lies in the operand if whole is true.
 template <int Width, int Length, int Columns, int Threads, class Place>
 __device__ __forceinline__ void copy_columns(const float *source, int64_t ld, int length_left, int columns_left,
-                                             bool whole, Place place) {
+                                             bool whole, int thread, Place place) {
     constexpr int kUnits = Length / Width, kAll = kUnits * Columns;
-    const int thread = static_cast<int>(threadIdx.x);
     if constexpr (Width == 4 && Threads % kUnits == 0) {
         constexpr int kStep = Threads / kUnits; // of columns
         const int i = thread % kUnits * Width, first = thread / kUnits;
@@ -154,24 +160,12 @@ __device__ __forceinline__ void wait_until(int pending) {
     }
 }
 
-// Asks for the first of a block's lines of the large operand: columns of length floats, far enough apart that each has
-// lines of its own.
-template <int Threads>
-__device__ __forceinline__ void prefetch_columns(const float *source, int64_t ld, int length, int columns) {
-    constexpr int kLine = 32; // floats
-    const int lines = (length + kLine - 1) / kLine;
-    for (int number = static_cast<int>(threadIdx.x); number < lines * columns; number += Threads) {
-        const int column = number / lines;
-        ptx::prefetch(source + column * ld + (number - column * lines) * kLine);
-    }
-}
-
 // ContiguousX and ContiguousS: in global memory, neighbours along that side lie together; otherwise those along k. Only
 // tiles with quads of s have the second form; s of the others is copied one by one.
 template <class Tile, bool ContiguousX, bool ContiguousS>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     slices(__grid_constant__ const Problem problem, __grid_constant__ const Slices cut) {
-    constexpr QuadTile<ContiguousX> kTileX{Tile::BX, Tile::BK};
+    constexpr QuadTile<ContiguousX> kTileX{Tile::BX, Tile::kTeamK};
     constexpr int kStageFloats = Tile::kStageFloats;
 
     // place
@@ -188,12 +182,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     const int thread = static_cast<int>(threadIdx.x);
     const int lane_x = thread % Tile::kLanesX, lane_s = thread / Tile::kLanesX % Tile::kLanesS;
     const int group = thread / Tile::kLanes;
+    const int team = Tile::kTeams > 1 ? thread / Tile::kTeamThreads : 0;
+    const int member = thread - team * Tile::kTeamThreads;
     const int64_t k_begin = range * cut.range;
     if (cut.early_depth > 0 && exists) {
         const View view = cut.x_is_rows ? view_a(problem, batch) : view_b(problem, batch);
         const int deep = part(problem.k - k_begin, cut.early_depth);
-        prefetch_columns<Tile::kThreads>(view.at(x0, k_begin), ContiguousX ? view.step_k : view.step_x,
-                                         ContiguousX ? x_left : deep, ContiguousX ? deep : x_left);
+        prefetch_columns(view.at(x0, k_begin), ContiguousX ? view.step_k : view.step_x, ContiguousX ? x_left : deep,
+                         ContiguousX ? deep : x_left, thread, Tile::kThreads);
     }
     ptx::wait_for_predecessors();
     const Epilogue scalars(problem);
@@ -209,11 +205,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     float *const corner = target + (cut.x_is_rows ? x0 + s0 * ld : s0 + x0 * ld);
 
     float acc[Tile::TS][Tile::TX] = {};
-    int64_t k_left = min(scalars.depth() - k_begin, cut.range); // not yet asked for
+    int64_t k_left = min(scalars.depth() - k_begin, cut.range) - team * Tile::kTeamK; // not yet asked for
     if (k_left > 0) {
         const View a = view_a(problem, batch), b = view_b(problem, batch);
         const View view_x = cut.x_is_rows ? a : b, view_s = cut.x_is_rows ? b : a;
-        const float *source_x = view_x.at(x0, k_begin), *source_s = view_s.at(s0, k_begin);
+        const int64_t k_first = k_begin + team * Tile::kTeamK;
+        const float *source_x = view_x.at(x0, k_first), *source_s = view_s.at(s0, k_first);
         const bool contiguous_k = !ContiguousS && view_s.step_k == 1; // in s
         const int64_t ld_x = ContiguousX ? view_x.step_k : view_x.step_x;
         const int64_t ld_s = contiguous_k ? view_s.step_x : view_s.step_k;
@@ -224,31 +221,36 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 
         const auto load = [&](float *stage) {
             if (k_left > 0) {
-                const int k = part(k_left, Tile::BK);
+                const int k = part(k_left, Tile::kTeamK);
                 const int length_x = ContiguousX ? x_left : k, columns_x = ContiguousX ? k : x_left;
-                const bool whole_x = k == Tile::BK && x_left == Tile::BX, whole_s = k == Tile::BK && s_left == Tile::BS;
+                const bool whole_x = k == Tile::kTeamK && x_left == Tile::BX,
+                           whole_s = k == Tile::kTeamK && s_left == Tile::BS;
                 const auto place_x = [&](int i, int j) { return stage + kTileX.at(i, j); };
                 if (wide_x)
-                    copy_columns<4, kTileX.length(), kTileX.columns(), Tile::kThreads>(source_x, ld_x, length_x,
-                                                                                       columns_x, whole_x, place_x);
+                    copy_columns<4, kTileX.length(), kTileX.columns(), Tile::kTeamThreads>(
+                        source_x, ld_x, length_x, columns_x, whole_x, member, place_x);
                 else
-                    copy_columns<1, kTileX.length(), kTileX.columns(), Tile::kThreads>(source_x, ld_x, length_x,
-                                                                                       columns_x, whole_x, place_x);
+                    copy_columns<1, kTileX.length(), kTileX.columns(), Tile::kTeamThreads>(
+                        source_x, ld_x, length_x, columns_x, whole_x, member, place_x);
                 float *const stage_s = stage + kTileX.floats();
                 const auto place_s = [&](int l, int s) { return stage_s + s * Tile::kRowS + l; };
                 if constexpr (ContiguousS) {
                     const auto place = [&](int s, int l) { return stage_s + l * Tile::BS + s; };
                     if (wide_s)
-                        copy_columns<4, Tile::BS, Tile::BK, Tile::kThreads>(source_s, ld_s, s_left, k, whole_s, place);
+                        copy_columns<4, Tile::BS, Tile::kTeamK, Tile::kTeamThreads>(source_s, ld_s, s_left, k, whole_s,
+                                                                                    member, place);
                     else
-                        copy_columns<1, Tile::BS, Tile::BK, Tile::kThreads>(source_s, ld_s, s_left, k, whole_s, place);
+                        copy_columns<1, Tile::BS, Tile::kTeamK, Tile::kTeamThreads>(source_s, ld_s, s_left, k, whole_s,
+                                                                                    member, place);
                 } else if (wide_s)
-                    copy_columns<4, Tile::BK, Tile::BS, Tile::kThreads>(source_s, ld_s, k, s_left, whole_s, place_s);
+                    copy_columns<4, Tile::kTeamK, Tile::BS, Tile::kTeamThreads>(source_s, ld_s, k, s_left, whole_s,
+                                                                                member, place_s);
                 else if (contiguous_k)
-                    copy_columns<1, Tile::BK, Tile::BS, Tile::kThreads>(source_s, ld_s, k, s_left, whole_s, place_s);
+                    copy_columns<1, Tile::kTeamK, Tile::BS, Tile::kTeamThreads>(source_s, ld_s, k, s_left, whole_s,
+                                                                                member, place_s);
                 else
-                    copy_columns<1, Tile::BS, Tile::BK, Tile::kThreads>(source_s, ld_s, s_left, k, whole_s,
-                                                                        [&](int s, int l) { return place_s(l, s); });
+                    copy_columns<1, Tile::BS, Tile::kTeamK, Tile::kTeamThreads>(
+                        source_s, ld_s, s_left, k, whole_s, member, [&](int s, int l) { return place_s(l, s); });
                 source_x += Tile::BK * (ContiguousX ? ld_x : 1);
                 source_s += Tile::BK * (contiguous_k ? 1 : ld_s);
                 k_left -= Tile::BK;
@@ -257,27 +259,31 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         };
 
         // load: all stages but one
+        float *const mine = smem + team * Tile::kTeamFloats;
         const int stages = static_cast<int>((k_left + Tile::BK - 1) / Tile::BK);
 #pragma unroll 1
         for (int stage = 0; stage < cut.ring - 1; ++stage)
-            load(smem + stage * kStageFloats);
+            load(mine + stage * kStageFloats);
 
         int read = 0;
 #pragma unroll 1
         for (int left = stages; left > 0; --left) {
             // The oldest stage has arrived, and everybody is done with the one that is overwritten next.
             wait_until(cut.ring - 2);
-            __syncthreads();
-            load(smem + (read == 0 ? cut.ring - 1 : read - 1) * kStageFloats);
+            if constexpr (Tile::kTeams > 1)
+                __syncwarp();
+            else
+                __syncthreads();
+            load(mine + (read == 0 ? cut.ring - 1 : read - 1) * kStageFloats);
             // All is asked for. Not earlier: what the next kernel asks for would not stay in the L2 for a whole walk.
             if (left < cut.ring)
                 ptx::launch_dependents();
 
             // multiply
-            const float *const smem_x = smem + read * kStageFloats, *const smem_s = smem_x + kTileX.floats();
+            const float *const smem_x = mine + read * kStageFloats, *const smem_s = smem_x + kTileX.floats();
             if (Tile::kThreads % Tile::kLanes == 0 || group < Tile::kGroups) {
 #pragma unroll 1
-                for (int k = 4 * group; k < Tile::BK; k += 4 * Tile::kGroups) {
+                for (int k = 4 * (group - team * Tile::kTeamGroups); k < Tile::kTeamK; k += 4 * Tile::kTeamGroups) {
                     float frag_x[Tile::TX / 4][4][4];
 #pragma unroll
                     for (int quad = 0; quad < Tile::TX / 4; ++quad)
@@ -304,8 +310,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
             // advance
             read = read + 1 == cut.ring ? 0 : read + 1;
         }
-        __syncthreads();
+        if constexpr (Tile::kTeams == 1)
+            __syncthreads();
     }
+    if constexpr (Tile::kTeams > 1)
+        __syncthreads();
 
     // add up the groups: those of a warp, then those of the block
     if constexpr (Tile::kWarpGroups > 1)
@@ -391,9 +400,13 @@ public:
 
     // On the multiprocessor that has the most blocks, and in the second kernel.
     double seconds(int64_t ranges) const {
-        const int64_t rounds = (tiles * ranges + processors_ - 1) / processors_;
+        const int64_t blocks = tiles * ranges, whole = (blocks + processors_ - 1) / processors_;
+        // Warps that walk by themselves wait for bytes only: blocks of a last round that is not full share them.
+        const bool shares = Tile::kTeams > 1 && blocks > processors_;
+        const double rounds =
+            shares ? static_cast<double>(blocks) / static_cast<double>(processors_) : static_cast<double>(whole);
         const double walk = static_cast<double>((stages + ranges - 1) / ranges) * stage_;
-        const double all = static_cast<double>(rounds) * (walk + block_);
+        const double all = rounds * (walk + block_);
         return ranges == 1 ? all : all + sum_start_ + static_cast<double>(ranges) * sum_;
     }
 
@@ -409,7 +422,7 @@ template <class Tile>
 int64_t best_ranges(const Walk<Tile> &walk, int64_t k, const Device &device) {
     const int64_t longest = std::max<int64_t>(1, int64_t{k > 16384 ? 1024 : 256} * Tile::kGroups / Tile::BK);
     const int64_t least = (walk.stages + longest - 1) / longest;
-    const int64_t full = walk.stages / 4; // a range fills the ring
+    const int64_t full = walk.stages / (Tile::kTeams > 1 ? 2 : 4); // a range is worth its start
     int64_t best = least;
     double seconds = walk.seconds(least);
     const auto consider = [&](int64_t ranges) {
@@ -446,7 +459,7 @@ Slices cut(const Problem &problem, const Device &device, bool x_is_rows, const S
     // A ring as long as shared memory allows; each block keeps 1 KB for itself.
     const int neighbours = slices.blocks > device.multiprocessors ? Tile::kResident : 1;
     const int fit = ((device.shared_per_block + 1024) / neighbours - 1024) / (4 * Tile::kStageFloats);
-    slices.ring = std::max(2, std::min(kLongestRing, fit));
+    slices.ring = std::max(2, std::min(Tile::kRing, fit));
     // What the kernel ahead writes, the L2 holds. Addresses must be sure to be right: host's pointers that are read.
     const bool known = !problem.a.array && problem.alpha.known() && problem.alpha.value != 0.0f;
     slices.early_depth = device.starts_early && known ? (slices.ring - 1) * Tile::BK : 0;
@@ -477,9 +490,10 @@ Status launch_slices(const Problem &problem, const Launch &launch_on, bool x_is_
         PYBLAS_TRY((allow_shared<kernel>(device.shared_per_block)));
         return launch<kernel>(grid, problem, slices);
     };
+    const auto both = [](auto contiguous_s) { return std::bool_constant<contiguous_s.value && Tile::kQuadsOfBoth>(); };
     const auto start_for_x = [&](auto contiguous_s) {
         return (x_is_rows ? rows_contiguous : columns_contiguous) ? start(std::true_type(), contiguous_s)
-                                                                  : start(std::false_type(), contiguous_s);
+                                                                  : start(std::false_type(), both(contiguous_s));
     };
     const bool contiguous_s = Tile::kQuadsOfS && (x_is_rows ? columns_contiguous : rows_contiguous);
     PYBLAS_TRY(contiguous_s ? start_for_x(std::bool_constant<Tile::kQuadsOfS>()) : start_for_x(std::false_type()));

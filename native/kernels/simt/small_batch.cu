@@ -73,10 +73,11 @@ struct Spot {
     int down, step_m, across, step_n;
 };
 
-template <bool ContiguousM, bool ContiguousN, int TM, int TN>
+template <int Unroll, bool ContiguousM, bool ContiguousN, int TM, int TN>
 __device__ __forceinline__ void multiply(const QuadTile<ContiguousM> &a, const float *smem_a,
                                          const QuadTile<ContiguousN> &b, const float *smem_b, const Spot &spot,
                                          int depth, float (&acc)[TN][TM]) {
+#pragma unroll Unroll
     for (int k = 0; k < depth; k += 4) {
         float frag_a[TM / 4][4][4], frag_b[4][TN];
 #pragma unroll
@@ -105,27 +106,30 @@ template <int TM, int TN>
 __device__ __forceinline__ void store(const Epilogue &epilogue, float *gmem_c, int64_t ld, int m, int n,
                                       const Spot &spot, const float (&acc)[TN][TM]) {
     const bool wide = reinterpret_cast<uintptr_t>(gmem_c) % 16 == 0 && ld % 4 == 0 && m % 4 == 0;
+    const auto each_quad = [&](auto visit) {
 #pragma unroll
-    for (int i = 0; i < TN; ++i) {
-        const int column = 4 * (spot.across + i / 4 * spot.step_n) + i % 4;
-        if (column >= n)
-            continue;
+        for (int i = 0; i < TN; ++i) {
+            const int column = 4 * (spot.across + i / 4 * spot.step_n) + i % 4;
+            float *const c = gmem_c + column * ld + 4 * spot.down;
 #pragma unroll
-        for (int quad = 0; quad < TM / 4; ++quad) {
-            const int row = 4 * (spot.down + quad * spot.step_m);
-            float *const c = gmem_c + column * ld + row;
-            const float *const sum = &acc[i][4 * quad];
-            if (wide) {
-                if (row < m)
-                    epilogue.store4(c, {sum[0], sum[1], sum[2], sum[3]});
-            } else {
-#pragma unroll
-                for (int part = 0; part < 4; ++part)
-                    if (row + part < m)
-                        epilogue.store(c + part, sum[part]);
+            for (int quad = 0; quad < TM / 4; ++quad) {
+                const int row = 4 * (spot.down + quad * spot.step_m);
+                if (column < n && row < m)
+                    visit(c + 4 * quad * spot.step_m, m - row, &acc[i][4 * quad]);
             }
         }
-    }
+    };
+    if (wide && !epilogue.reads_c())
+        each_quad([&](float *c, int, const float *sum) { epilogue.put4(c, {sum[0], sum[1], sum[2], sum[3]}); });
+    else if (wide)
+        each_quad([&](float *c, int, const float *sum) { epilogue.store4(c, {sum[0], sum[1], sum[2], sum[3]}); });
+    else
+        each_quad([&](float *c, int left, const float *sum) {
+#pragma unroll
+            for (int part = 0; part < 4; ++part)
+                if (part < left)
+                    epilogue.store(c + part, sum[part]);
+        });
 }
 
 template <class Tile, bool ContiguousM, bool ContiguousN>
@@ -134,8 +138,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                        __grid_constant__ const Packing<ContiguousM, ContiguousN> packing) {
     // place
     const int64_t block = block_number();
-    ptx::launch_dependents();
-    ptx::wait_for_predecessors();
     const Epilogue epilogue(problem);
     if (block >= packing.blocks || epilogue.idle())
         return;
@@ -173,8 +175,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         const int product = packing.tiles_n.split(&across);
         const Spot spot{down, packing.tiles_m.value(), across, packing.tiles_n.value()};
         float acc[Tile::TN][Tile::TM] = {};
-        multiply(packing.a, smem_a + product * packing.stride, packing.b, smem_b + product * packing.stride, spot,
-                 depth, acc);
+        multiply<1>(packing.a, smem_a + product * packing.stride, packing.b, smem_b + product * packing.stride, spot,
+                    depth, acc);
         store(epilogue, problem.c.matrix(first + product), problem.c.ld, m, n, spot, acc);
     }
 }
@@ -232,6 +234,14 @@ __device__ __forceinline__ void copy_tile(float *smem, const QuadTile<Contiguous
     }
 }
 
+// Asks for the lines of one product's operand, before the kernel ahead has ended.
+template <bool ContiguousX>
+__device__ __forceinline__ void prefetch_operand(const Operand &operand, int64_t product, int64_t x, int64_t k,
+                                                 int thread, int threads) {
+    prefetch_columns(operand.matrix<const float>(product), operand.ld, static_cast<int>(ContiguousX ? x : k),
+                     static_cast<int>(ContiguousX ? k : x), thread, threads);
+}
+
 // Floats of one product.
 template <class Tile, bool ContiguousM, bool ContiguousN>
 PYBLAS_HOST_DEVICE constexpr int product_floats() {
@@ -245,7 +255,7 @@ constexpr int warps_bytes() {
 
 template <class Tile, bool ContiguousM, bool ContiguousN>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
-    small_batch_warps(__grid_constant__ const Problem problem, int64_t warps) {
+    small_batch_warps(__grid_constant__ const Problem problem, int64_t warps, bool asks_early) {
     constexpr QuadTile<ContiguousM> kTileA{Tile::BM, Tile::BK};
     constexpr QuadTile<ContiguousN> kTileB{Tile::BN, Tile::BK};
     constexpr int kFloats = product_floats<Tile, ContiguousM, ContiguousN>();
@@ -253,12 +263,16 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     static_assert(kLanesM * kLanesN == 32 && Tile::BM == Tile::BK && Tile::BN == Tile::BK, "lanes tile the square");
 
     // place
-    ptx::launch_dependents();
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    int64_t product = block_number() * (Tile::kThreads / 32) + warp;
+    if (asks_early && product < problem.batch) {
+        prefetch_operand<ContiguousM>(problem.a, product, problem.m, problem.k, lane, 32);
+        prefetch_operand<ContiguousN>(problem.b, product, problem.n, problem.k, lane, 32);
+    }
     ptx::wait_for_predecessors();
     const Epilogue epilogue(problem);
     if (epilogue.idle())
         return;
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     const int m = static_cast<int>(problem.m), n = static_cast<int>(problem.n);
     const int depth = static_cast<int>(epilogue.depth());
     const Spot spot{lane % kLanesM, kLanesM, lane / kLanesM, kLanesN};
@@ -275,24 +289,193 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     };
 
     // load: the first product, then always the next one before this one is multiplied
-    int64_t product = block_number() * (Tile::kThreads / 32) + warp;
     int current = 0;
     load(product, smem);
     for (; product < problem.batch; product += warps) {
         load(product + warps, smem + (current ^ 1) * kFloats);
+        if (product + warps >= problem.batch)
+            ptx::launch_dependents();
         ptx::wait_copies<1>();
         __syncwarp();
 
         // multiply, store
         const float *const smem_a = smem + current * kFloats;
         float acc[Tile::TN][Tile::TM] = {};
-        multiply(kTileA, smem_a, kTileB, smem_a + kTileA.floats(), spot, depth, acc);
+        multiply<1>(kTileA, smem_a, kTileB, smem_a + kTileA.floats(), spot, depth, acc);
         store(epilogue, problem.c.matrix(product), problem.c.ld, m, n, spot, acc);
 
         // advance: no lane may still read what the next load overwrites
         __syncwarp();
         current ^= 1;
     }
+}
+
+// ---- a product to a block -----------------------------------------------------------------------------
+
+// Up to BM x BN outputs, 8 x 8 in each thread, and BK of k; Stage of it at a time through a ring in shared memory.
+template <int BM_, int BN_, int BK_, int Threads_, int Stage_, int Ring_, int Resident_, int Unroll_, bool AsksEarly>
+struct RingTile {
+    static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = 8, TN = 8;
+    static constexpr int kThreads = Threads_, kStage = Stage_, kRing = Ring_, kResident = Resident_, kUnroll = Unroll_;
+    static constexpr bool kAsksEarly = AsksEarly; // for its first product, before the kernel ahead has ended
+
+    template <bool ContiguousM, bool ContiguousN>
+    PYBLAS_HOST_DEVICE static constexpr int stage_floats() {
+        return QuadTile<ContiguousM>{BM, kStage}.floats() + QuadTile<ContiguousN>{BN, kStage}.floats();
+    }
+    template <bool ContiguousM, bool ContiguousN>
+    static constexpr int bytes() {
+        return 4 * kRing * stage_floats<ContiguousM, ContiguousN>();
+    }
+};
+
+// One operand's stages on their way to shared memory. A thread stays at its place in the stored columns, and its next
+// column is as far away as the one before.
+template <int X, int K, int Threads, bool ContiguousX>
+class RingStream {
+public:
+    // x_used of x are read later on, those beyond the product as zeros.
+    __device__ __forceinline__ explicit RingStream(int64_t ld, int x_used) : ld_(ld), x_used_(x_used) {}
+
+    // The next stages come from this product's matrix.
+    __device__ __forceinline__ void begin(const float *matrix, int x_left) {
+        source_ = matrix;
+        x_left_ = x_left;
+        wide_ = reinterpret_cast<uintptr_t>(matrix) % 16 == 0 && ld_ % 4 == 0 && (!ContiguousX || x_left % 4 == 0);
+    }
+
+    // Issues the copies of the next stage, k of it in the operand.
+    __device__ __forceinline__ void next(float *tile, int k) {
+        constexpr QuadTile<ContiguousX> kTile{X, K};
+        constexpr int kAcross = kTile.length() / 4, kStep = Threads / kAcross;
+        constexpr int kTrips = (kTile.columns() + kStep - 1) / kStep;
+        static_assert(Threads % kAcross == 0 && (ContiguousX || kStep % 4 == 0), "a thread stays at its place");
+        const int thread = static_cast<int>(threadIdx.x);
+        if (wide_ && k % 4 == 0) {
+            const int i = thread % kAcross * 4, first = thread / kAcross;
+            const float *source = source_ + first * ld_ + i;
+            float *const target = tile + kTile.at(i, first);
+            const int x = ContiguousX ? i : first, column_end = ContiguousX ? k : x_used_;
+            if (i < (ContiguousX ? x_used_ : k))
+#pragma unroll
+                for (int trip = 0; trip < kTrips; ++trip, source += kStep * ld_)
+                    if (first + trip * kStep < column_end)
+                        ptx::copy_async<16>(target + trip * (ContiguousX ? kStep : kStep / 4) * kTile.row(), source,
+                                            x + (ContiguousX ? 0 : trip * kStep) < x_left_);
+        } else {
+            constexpr int kLength = kTile.length();
+            const int columns = ContiguousX ? whole_quads(k) : x_used_;
+#pragma unroll 1
+            for (int number = thread; number < kLength * columns; number += Threads) {
+                const int i = number % kLength, j = number / kLength;
+                ptx::copy_async<4>(tile + kTile.at(i, j), source_ + j * ld_ + i,
+                                   ContiguousX ? i < x_left_ && j < k : i < k && j < x_left_);
+            }
+        }
+        source_ += K * (ContiguousX ? ld_ : 1);
+    }
+
+private:
+    const float *source_ = nullptr;
+    int64_t ld_;
+    int x_used_, x_left_ = 0;
+    bool wide_ = false;
+};
+
+// How blocks and threads share the products; the last one may be smaller than the others.
+struct Rounds {
+    int64_t blocks;
+    int tiles_m, tiles_n; // threads down and across one product
+    int last_m, last_n;
+    bool asks_early;
+};
+
+template <class Tile, bool ContiguousM, bool ContiguousN>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
+    small_batch_ring(__grid_constant__ const Problem problem, __grid_constant__ const Rounds rounds) {
+    constexpr QuadTile<ContiguousM> kTileA{Tile::BM, Tile::kStage};
+    constexpr QuadTile<ContiguousN> kTileB{Tile::BN, Tile::kStage};
+    using StreamA = RingStream<Tile::BM, Tile::kStage, Tile::kThreads, ContiguousM>;
+    using StreamB = RingStream<Tile::BN, Tile::kStage, Tile::kThreads, ContiguousN>;
+    constexpr int kStageFloats = Tile::template stage_floats<ContiguousM, ContiguousN>();
+
+    // place
+    const int thread = static_cast<int>(threadIdx.x);
+    if (rounds.asks_early && block_number() + 1 < problem.batch) { // the last product may be smaller
+        prefetch_operand<ContiguousM>(problem.a, block_number(), problem.m, problem.k, thread, Tile::kThreads);
+        prefetch_operand<ContiguousN>(problem.b, block_number(), problem.n, problem.k, thread, Tile::kThreads);
+    }
+    ptx::wait_for_predecessors();
+    const Epilogue epilogue(problem);
+    if (epilogue.idle())
+        return;
+    const auto rows = [&](int64_t product) {
+        return product + 1 == problem.batch ? rounds.last_m : static_cast<int>(problem.m);
+    };
+    const auto columns = [&](int64_t product) {
+        return product + 1 == problem.batch ? rounds.last_n : static_cast<int>(problem.n);
+    };
+    const int depth = static_cast<int>(epilogue.depth());
+    const Spot spot{thread % rounds.tiles_m, rounds.tiles_m, thread / rounds.tiles_m, rounds.tiles_n};
+    const bool works = spot.across < rounds.tiles_n;
+    float *const smem = reinterpret_cast<float *>(dynamic_shared());
+
+    // The copies run ahead of the multiply by a ring, from one product into the next.
+    StreamA stream_a(problem.a.ld, rounds.tiles_m * Tile::TM);
+    StreamB stream_b(problem.b.ld, rounds.tiles_n * Tile::TN);
+    int64_t ahead = block_number();
+    int k_left = 0; // of the product ahead, not yet asked for
+    const auto begin = [&] {
+        if (depth > 0 && ahead < problem.batch) {
+            k_left = depth;
+            stream_a.begin(problem.a.matrix<const float>(ahead), rows(ahead));
+            stream_b.begin(problem.b.matrix<const float>(ahead), columns(ahead));
+        }
+    };
+    const auto load = [&](float *stage) {
+        if (k_left > 0) {
+            const int k = min(k_left, Tile::kStage);
+            stream_a.next(stage, k);
+            stream_b.next(stage + kTileA.floats(), k);
+            k_left -= k;
+            if (k_left == 0) {
+                ahead += rounds.blocks;
+                begin();
+            }
+        }
+        ptx::commit_copies(); // an empty group keeps the count
+    };
+    begin();
+#pragma unroll 1
+    for (int stage = 0; stage < Tile::kRing - 1; ++stage)
+        load(smem + stage * kStageFloats);
+
+    int read = 0;
+    for (int64_t product = block_number(); product < problem.batch; product += rounds.blocks) {
+        float acc[Tile::TN][Tile::TM] = {};
+#pragma unroll 1
+        for (int left = depth; left > 0; left -= Tile::kStage) {
+            // The oldest stage has arrived, and everybody is done with the one that is overwritten next.
+            ptx::wait_copies<Tile::kRing - 2>();
+            __syncthreads();
+            load(smem + (read == 0 ? Tile::kRing - 1 : read - 1) * kStageFloats);
+            const float *const smem_a = smem + read * kStageFloats, *const smem_b = smem_a + kTileA.floats();
+            if (works && left >= Tile::kStage)
+                multiply<Tile::kUnroll>(kTileA, smem_a, kTileB, smem_b, spot, Tile::kStage, acc);
+            else if (works)
+                multiply<1>(kTileA, smem_a, kTileB, smem_b, spot, left, acc);
+            read = read + 1 == Tile::kRing ? 0 : read + 1;
+        }
+        if (ahead >= problem.batch)
+            ptx::launch_dependents();
+        if (works)
+            store(epilogue, problem.c.matrix(product), problem.c.ld, rows(product), columns(product), spot, acc);
+    }
+}
+
+// Addresses that are asked for before the kernel ahead has ended must be sure to be right: the host's, and read.
+bool asks_early(const Problem &problem, const Device &device) {
+    return device.starts_early && !problem.a.array && problem.alpha.known() && problem.alpha.value != 0.0f;
 }
 
 template <class Tile>
@@ -358,9 +541,8 @@ struct Packed {
         const auto packing = pack<Tile, ContiguousM, ContiguousN>(problem);
         PYBLAS_TRY((allow_shared<small_batch_packed<Tile, ContiguousM, ContiguousN>>(kSharedWithoutOptIn)));
         return launch<small_batch_packed<Tile, ContiguousM, ContiguousN>>(
-            {packing.blocks, Tile::kThreads, packing.products * packing.stride * 4, launch_on.stream,
-             launch_on.device->starts_early},
-            problem, packing);
+            {packing.blocks, Tile::kThreads, packing.products * packing.stride * 4, launch_on.stream}, problem,
+            packing);
     }
 };
 
@@ -374,7 +556,97 @@ struct Warps {
         PYBLAS_TRY((allow_shared<small_batch_warps<Tile, ContiguousM, ContiguousN>>(kBytes)));
         return launch<small_batch_warps<Tile, ContiguousM, ContiguousN>>(
             {blocks, Tile::kThreads, kBytes, launch_on.stream, launch_on.device->starts_early}, problem,
-            blocks * (Tile::kThreads / 32));
+            blocks * (Tile::kThreads / 32), asks_early(problem, *launch_on.device));
+    }
+};
+
+template <class Tile>
+int tiles_of(int64_t extent) {
+    return static_cast<int>((extent + Tile::TM - 1) / Tile::TM);
+}
+
+// One product with a long side, as a batch of pieces of it.
+template <class Tile>
+Problem in_pieces(const Problem &problem, Rounds *rounds) {
+    Problem pieces = problem;
+    rounds->last_m = static_cast<int>(std::min<int64_t>(problem.m, Tile::BM));
+    rounds->last_n = static_cast<int>(std::min<int64_t>(problem.n, Tile::BN));
+    if (problem.batch > 1 || problem.c.array)
+        return pieces;
+    const auto cut = [&](int64_t *extent, int side, int *last, Operand *operand, bool contiguous, int64_t step_c) {
+        if (*extent <= side)
+            return;
+        pieces.batch = (*extent + side - 1) / side;
+        *last = static_cast<int>(*extent - (pieces.batch - 1) * side);
+        *extent = side;
+        pieces.a.stride = pieces.b.stride = 0;
+        operand->stride = side * (contiguous ? 1 : operand->ld);
+        pieces.c.stride = side * step_c;
+    };
+    cut(&pieces.m, Tile::BM, &rounds->last_m, &pieces.a, problem.transa == Op::N, 1);
+    cut(&pieces.n, Tile::BN, &rounds->last_n, &pieces.b, problem.transb == Op::T, problem.c.ld);
+    return pieces;
+}
+
+template <class Tile>
+const char *refuses_ring(const Problem &asked, const Device &device) {
+    if (Tile::template bytes<false, false>() > device.shared_per_block)
+        return "the device has too little shared memory per block";
+    if (asked.m > Tile::BM && asked.n > Tile::BN)
+        return "m and n are both larger than its tile";
+    Rounds rounds;
+    const Problem problem = in_pieces<Tile>(asked, &rounds);
+    if (const char *reason = refuses<Tile>(problem, device))
+        return reason;
+    return tiles_of<Tile>(problem.m) * tiles_of<Tile>(problem.n) > Tile::kThreads
+               ? "m and n together have more outputs than its threads hold"
+               : nullptr;
+}
+
+// Blocks that one multiprocessor has room for.
+template <class Tile>
+int blocks_that_fit(const Device &device, int bytes) {
+    return std::max(1, std::min((device.shared_per_block + 1024) / (bytes + 1024), Tile::kResident));
+}
+
+// A warp's instructions are 64 multiply-adds and 5 others for each k, and 700 for the product; where floats travel one
+// by one, 12 for each of them in a thread. Few warps use the issue slots badly.
+template <class Tile>
+double cost_ring(const Problem &asked, const Device &device) {
+    Rounds rounds;
+    const Problem problem = in_pieces<Tile>(asked, &rounds);
+    const double m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
+    const double k = static_cast<double>(problem.k), batch = static_cast<double>(problem.batch);
+    const auto narrow = [](int64_t length, const Operand &operand) { return length % 4 != 0 || operand.ld % 4 != 0; };
+    const double single = (narrow(problem.transa == Op::N ? problem.m : problem.k, problem.a) ? m * k : 0) +
+                          (narrow(problem.transb == Op::T ? problem.n : problem.k, problem.b) ? n * k : 0);
+    const double instructions = 69 * (k + 3) + 700 + 12 * single / Tile::kThreads;
+    const double flops = Tile::kThreads * 2 * instructions; // as if all were multiply-adds
+    const double each = std::ceil(batch / device.multiprocessors);
+    const double fit = blocks_that_fit<Tile>(device, Tile::template bytes<false, false>());
+    const double warps = std::min(each, fit) * Tile::kThreads / 32; // of one multiprocessor, side by side
+    const double busy = 0.72 * std::min(1.0, 0.25 + warps / 10);
+    const double written = problem.beta.known() && problem.beta.value == 0 ? 1 : 2;
+    const double bytes = 4 * batch * (m * k + k * n + written * m * n);
+    return kStartSeconds + std::max(bytes / (Tile::kBandwidth * device.bandwidth),
+                                    each * flops * device.multiprocessors / (busy * device.fp32_flops));
+}
+
+template <class Tile>
+struct Ring {
+    template <bool ContiguousM, bool ContiguousN>
+    static Status start(const Problem &asked, const Launch &launch_on) {
+        constexpr int kBytes = Tile::template bytes<ContiguousM, ContiguousN>();
+        const Device &device = *launch_on.device;
+        Rounds rounds;
+        const Problem problem = in_pieces<Tile>(asked, &rounds);
+        rounds.tiles_m = tiles_of<Tile>(problem.m), rounds.tiles_n = tiles_of<Tile>(problem.n);
+        const int fit = blocks_that_fit<Tile>(device, kBytes);
+        rounds.asks_early = Tile::kAsksEarly && asks_early(problem, device);
+        rounds.blocks = std::min<int64_t>(problem.batch, int64_t{fit} * device.multiprocessors);
+        PYBLAS_TRY((allow_shared<small_batch_ring<Tile, ContiguousM, ContiguousN>>(kBytes)));
+        return launch<small_batch_ring<Tile, ContiguousM, ContiguousN>>(
+            {rounds.blocks, Tile::kThreads, kBytes, launch_on.stream, device.starts_early}, problem, rounds);
     }
 };
 
@@ -389,16 +661,44 @@ Status launch_small_batch(const Problem &problem, const Launch &launch_on) {
 
 using PackedTile = SmallTile<32, 32, 64, 4, 4, 7>;
 using WarpsTile = SmallTile<32, 32, 32, 8, 4, 3>;
+struct Ring64 : RingTile<64, 64, 128, 64, 32, 3, 4, 2, true> {
+    static constexpr double kBandwidth = 0.85;
+};
+struct Ring128 : RingTile<128, 128, 128, 192, 16, 3, 2, 1, false> {
+    static constexpr double kBandwidth = 0.85;
+};
+struct Wide16 : RingTile<16, 128, 32, 32, 16, 2, 10, 1, false> {
+    static constexpr double kBandwidth = 0.61;
+};
 
 constexpr Footprint kPackedFootprint{PackedTile::kThreads, PackedTile::kResident, kSharedWithoutOptIn};
 constexpr Footprint kWarpsFootprint{WarpsTile::kThreads, WarpsTile::kResident, warps_bytes<WarpsTile, false, false>()};
+template <class Tile>
+constexpr Footprint kRingFootprint{Tile::kThreads, Tile::kResident, Tile::template bytes<false, false>()};
 
+#define PYBLAS_RING_ROW(name, Tile)                                                                                    \
+    {"small_batch_" name,                                                                                              \
+     "small_batch",                                                                                                    \
+     Engine::gpu,                                                                                                      \
+     kFp32Modes,                                                                                                       \
+     75,                                                                                                               \
+     false,                                                                                                            \
+     refuses_ring<Tile>,                                                                                               \
+     nullptr,                                                                                                          \
+     cost_ring<Tile>,                                                                                                  \
+     launch_small_batch<Ring<Tile>>,                                                                                   \
+     false,                                                                                                            \
+     kRingFootprint<Tile>}
 constexpr Kernel kRows[] = {
     {"small_batch_32x32x64", "small_batch", Engine::gpu, kFp32Modes, 75, false, refuses<PackedTile>, nullptr,
      cost_packed<PackedTile>, launch_small_batch<Packed<PackedTile>>, false, kPackedFootprint},
     {"small_batch_32x32x32", "small_batch", Engine::gpu, kFp32Modes, 75, false, refuses_warps<WarpsTile>, nullptr,
      cost_warps<WarpsTile>, launch_small_batch<Warps<WarpsTile>>, false, kWarpsFootprint},
+    PYBLAS_RING_ROW("64x64x128", Ring64),
+    PYBLAS_RING_ROW("128x128x128", Ring128),
+    PYBLAS_RING_ROW("16x128x32", Wide16),
 };
+#undef PYBLAS_RING_ROW
 
 } // namespace
 
