@@ -189,12 +189,15 @@ def cases():
         for _ in range(5)
     )
     yield "first 64 x 64 x 64 of a process, ms", first * 1e3, 10.0, "most"
-    times = best([Operands((n, n, n), "NN").ours for n in (8, 64)])
-    yield "one 8 x 8 x 8 by sgemm, us", times[0] * 1e6, 1.4, "most"
-    yield "one 64 x 64 x 64 by sgemm, us", times[1] * 1e6, 10.0, "most"
+    [sixty_four] = best([Operands((64, 64, 64), "NN").ours])
+    yield "one 64 x 64 x 64 by sgemm, us", sixty_four * 1e6, 10.0, "most"
     eight_by_eight = Operands((8, 8, 8), "NN")
     a, b, c = eight_by_eight.op_a, eight_by_eight.op_b, eight_by_eight.c
-    [matmul] = best([lambda: pyblas_sgemm.matmul(a, b, out=c)])
+    sgemm, matmul = best([
+        lambda: pyblas_sgemm.sgemm("N", "N", 8, 8, 8, 1.0, a, 8, b, 8, 0.0, c, 8),
+        lambda: pyblas_sgemm.matmul(a, b, out=c),
+    ])  # fmt: skip
+    yield "one 8 x 8 x 8 by sgemm, us", sgemm * 1e6, 1.4, "most"
     yield "one 8 x 8 x 8 by matmul(out=), us", matmul * 1e6, 1.8, "most"
     batch, one_of_them = best([Operands((10000, 9, 9, 9), "NN").ours, Operands((9, 9, 9), "NN").ours])
     yield "10000 of 9 x 9 x 9 over as many calls", batch / (1e4 * one_of_them), 1.0, "most"

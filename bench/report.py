@@ -217,7 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing, fail if a page differs")
     parser.add_argument("--gpu", default="nvidia-h200", help="whose csv files in bench/results")
-    parser.add_argument("--cpu", default="zen5_1core", help="whose csv files in bench/results")
+    parser.add_argument("--cpu", default="zen5_2cores", help="whose csv files in bench/results")
     parser.add_argument(
         "--families",
         nargs="+",
