@@ -1,11 +1,16 @@
 """Products of every GPU kernel for compute-sanitizer: op pairs, edges, gaps, scalars and batches, few of each.
 
     compute-sanitizer --tool memcheck python tests/sanitized.py
+    compute-sanitizer --tool racecheck python tests/sanitized.py 'warp_tile_*' 'producer_tile_*'
 
+Patterns choose kernels; without any, all of them and the default selection run. racecheck is slow enough to ask for a few.
 Results are checked too, so a fault that changes them ends with an error also without the sanitizer.
 """
 
 from __future__ import annotations
+
+import fnmatch
+import sys
 
 import engines
 import pyblas_sgemm
@@ -28,12 +33,15 @@ PRODUCTS = [
 ]
 
 
-def main() -> None:
+def main(patterns: list[str]) -> None:
     gpu = engines.Gpu()
     gpu.xp.cuda.set_allocator(None)  # a pool would hide where an array ends
     handle = gpu.handle()
     rows = [row.name for row in pyblas_sgemm.kernels() if row.engine == "gpu"]
-    done = dict.fromkeys(["", *rows], 0)
+    if patterns:
+        rows = [row for row in rows if any(fnmatch.fnmatch(row, pattern) for pattern in patterns)]
+        assert rows, f"no kernel is called {' or '.join(patterns)}"
+    done = dict.fromkeys(rows if patterns else ["", *rows], 0)
     for name in done:
         assert lib.pyblasSetKernel(handle, name.encode()) == SUCCESS, message()
         for product in PRODUCTS:
@@ -53,4 +61,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
