@@ -12,7 +12,7 @@ import pytest
 import pyblas_sgemm
 import reference
 from engines import SUCCESS, lib
-from pyblas_sgemm import InvalidValueError, NotSupportedError, gemm_strided_batched, matmul, sgemm
+from pyblas_sgemm import InvalidValueError, gemm_strided_batched, matmul, sgemm
 
 NAN, INF = np.float32(np.nan), np.float32(np.inf)
 
@@ -530,25 +530,19 @@ def test_e1_fp32_is_fp32(engine):
     np.testing.assert_allclose(engine.numpy(matmul(a, a.T, compute="fp32_pedantic")), want, rtol=1.2e-7)
 
 
-def test_e1_tf32_is_an_error_until_it_exists(engine, prints):
-    a = ones(engine, 4, 4)
-    with pytest.raises(NotSupportedError, match="tf32"):
-        matmul(a, a, compute="tf32")
-    with pytest.raises(NotSupportedError, match="tf32"), pyblas_sgemm.compute_mode("tf32"):
-        pass
-    with pytest.raises(NotSupportedError, match="tf32"):
-        pyblas_sgemm.Handle(compute="tf32")
-    assert (engine.numpy(matmul(a, a)) == 4).all()
-    program = """
-import numpy as np, pyblas_sgemm
-a = np.ones((4, 4), np.float32)
-try:
-    pyblas_sgemm.matmul(a, a)
-except pyblas_sgemm.NotSupportedError as error:
-    assert "tf32" in str(error)
-    print("refused")
-"""
-    assert prints(program, PYBLAS_SGEMM_COMPUTE="tf32") == "refused"
+def test_e1_tf32_when_asked_for(engine, prints):
+    """Inputs may be rounded to eleven bits then: 1024.5 times 1 is 1024, 1024.5 or 1025, and nothing else."""
+    for n in (4, 40, 400):
+        a = engine.array(np.full((n, n), 1024.5, np.float32))
+        eye = engine.xp.eye(n, dtype=np.float32)
+        got = engine.numpy(matmul(eye, a, compute="tf32"))
+        assert np.isin(got, f32(1024, 1024.5, 1025)).all()
+        assert (engine.numpy(matmul(eye, a)) == 1024.5).all()  # and only in the call that asked
+    a = engine.array(f32([1.1111111, 2.2222222], [3.3333333, 4.4444444]))
+    want = f32([6.1728387, 13.580245], [13.580245, 30.864195])
+    np.testing.assert_allclose(engine.numpy(matmul(a, a.T, compute="tf32")), want, rtol=2e-3)
+    program = "import pyblas_sgemm; print(pyblas_sgemm.Handle().compute)"
+    assert prints(program, PYBLAS_SGEMM_COMPUTE="tf32") == "tf32"
 
 
 def test_e1_call_beats_handle_beats_environment(prints):

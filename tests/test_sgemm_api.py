@@ -352,17 +352,14 @@ def test_unknown_modes_are_value_errors(wrong):
             sgemm("N", "N", 2, 2, 2, 1, A, 2, A, 2, 0, square(2), 2, compute=wrong)
 
 
-def test_what_does_not_exist_yet_is_not_supported():
-    c = square(2, 7)
-    with pytest.raises(NotSupportedError):
-        sgemm("N", "N", 2, 2, 2, 1, A, 2, A, 2, 0, c, 2, compute="tf32")
-    with pytest.raises(NotSupportedError):
-        pyblas_sgemm.matmul(A, A, out=c, compute="tf32")
-    with pytest.raises(NotSupportedError):
-        pyblas_sgemm.Handle(compute="tf32")
-    with pytest.raises(NotSupportedError), pyblas_sgemm.compute_mode("tf32"):
-        pass
-    assert current() == "fp32" and (c == 7).all()
+def test_tf32_wherever_a_mode_can_be_named():
+    want = A @ A
+    assert np.allclose(sgemm("N", "N", 2, 2, 2, 1, A, 2, A, 2, 0, square(2, 7), 2, compute="tf32"), want, rtol=2e-3)
+    assert np.allclose(pyblas_sgemm.matmul(A, A, compute="tf32"), want, rtol=2e-3)
+    assert pyblas_sgemm.Handle(compute="tf32").compute == "tf32"
+    with pyblas_sgemm.compute_mode("tf32"):
+        assert current() == "tf32"
+    assert current() == "fp32"
 
 
 def python(code, **environment):

@@ -111,7 +111,8 @@ template <class... Modes>
 constexpr uint8_t modes(ComputeMode first, Modes... rest) {
     return static_cast<uint8_t>(modes(first) | modes(rest...));
 }
-constexpr uint8_t kFp32Modes = modes(ComputeMode::fp32, ComputeMode::fp32_pedantic);
+// Of FP32 multiply-adds. tf32 allows larger errors and does not ask for them.
+constexpr uint8_t kFp32Modes = modes(ComputeMode::fp32, ComputeMode::fp32_pedantic, ComputeMode::tf32);
 
 // Anything is welcome.
 inline const char *refuses_nothing(const Problem &, const Device &) {

@@ -152,8 +152,10 @@ struct FullRange : PlaneTile<Scheme::bf16x3, 128, 128, 2, 2, 1> {
 template <class Tile>
 constexpr Footprint kFootprint{Tile::kThreads, 1, Tile::kSharedBytes};
 
+constexpr uint8_t kTensorModes = modes(ComputeMode::fp32, ComputeMode::tf32);
+
 #define PYBLAS_WGMMA_ROW(name, Tile)                                                                                   \
-    {"wgmma_" name, "wgmma",         Engine::gpu, modes(ComputeMode::fp32), 90,    true,                               \
+    {"wgmma_" name, "wgmma",         Engine::gpu, kTensorModes,       90,    true,                               \
      refuses<Tile>, workspace<Tile>, cost<Tile>,  launch_wgmma<Tile>,       false, kFootprint<Tile>}
 constexpr Kernel kRows[] = {
     PYBLAS_WGMMA_ROW("128x64x64_f16x2", Narrow),      PYBLAS_WGMMA_ROW("128x128x64_f16x2", Square),
