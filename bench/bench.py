@@ -152,7 +152,7 @@ def gpu_kernels() -> list[str]:
     """The table's GPU rows, the choice of the library last."""
     import pyblas_sgemm
 
-    return [row.name for row in pyblas_sgemm.kernels() if row.engine == "gpu"] + ["selected"]
+    return [row.name for row in pyblas_sgemm.kernels() if row.engine == "gpu" and "float32" in row.types] + ["selected"]
 
 
 def clocks() -> dict[str, str]:

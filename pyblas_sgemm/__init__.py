@@ -1,7 +1,7 @@
 """Single-precision matrix products on NVIDIA GPUs and on the CPU.
 
 ``matmul`` multiplies arrays as NumPy does; ``sgemm``, ``gemm_strided_batched`` and ``gemm_batched`` are BLAS's call with
-NumPy, CuPy, PyTorch and other arrays; ``info()`` says what they run on.
+NumPy, CuPy, PyTorch and other arrays, and ``gemm_ex`` takes float16 and bfloat16 ones; ``info()`` says what they run on.
 """
 
 import importlib.util as _util
@@ -14,7 +14,14 @@ if _util.find_spec("._cffi", __name__) is None:
 from ._handle import Handle, KernelInfo, SelectedKernel, compute_mode, kernels
 from ._info import info, library_version
 from ._matmul import matmul
-from ._sgemm import gemm_batched, gemm_strided_batched, selected_kernel, sgemm
+from ._sgemm import (
+    gemm_batched,
+    gemm_ex,
+    gemm_strided_batched,
+    gemm_strided_batched_ex,
+    selected_kernel,
+    sgemm,
+)
 from ._status import AllocError, InvalidValueError, NotSupportedError, SgemmError
 
 __version__ = library_version()
@@ -30,7 +37,9 @@ __all__ = [
     "__version__",
     "compute_mode",
     "gemm_batched",
+    "gemm_ex",
     "gemm_strided_batched",
+    "gemm_strided_batched_ex",
     "info",
     "kernels",
     "matmul",

@@ -85,9 +85,9 @@ def extent(text: str) -> int:
 
 
 def kernel_table() -> str:
-    header = ("name", "engine", "modes", "SM from")
+    header = ("name", "engine", "types", "modes", "SM from")
     rows = [
-        (row.name, row.engine, " ".join(row.modes), f"{row.min_sm / 10:.1f}" if row.min_sm else "")
+        (row.name, row.engine, " ".join(row.types), " ".join(row.modes), f"{row.min_sm / 10:.1f}" if row.min_sm else "")
         for row in pyblas_sgemm.kernels()
     ]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]

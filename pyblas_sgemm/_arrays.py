@@ -18,7 +18,17 @@ from ._cffi import ffi, lib
 from ._status import InvalidValueError
 
 FLOAT32 = np.dtype(np.float32)
+FLOAT16 = np.dtype(np.float16)
 ITEM = 4
+
+# The C library's numbers for types of elements, by the names that NumPy, CuPy and PyTorch share.
+TYPES: dict[str, int] = {
+    "float32": lib.PYBLAS_R_32F,
+    "float16": lib.PYBLAS_R_16F,
+    "bfloat16": lib.PYBLAS_R_16BF,
+}
+ONLY_FLOAT32 = ("float32",)
+ANY_TYPE = tuple(TYPES)
 
 # Steps that numpy.shares_memory may take; some hundredths of a second. Its stub knows only the two special values.
 _MOST_WORK: Any = 1_000_000
@@ -44,48 +54,54 @@ class View(NamedTuple):
     readonly: bool
     device: int | None  # None: host memory
     stream: int | None = None  # of the interface, where the library has no current stream to ask for
+    dtype: str = "float32"  # a name of TYPES
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def item(self) -> int:
+        return ITEM if self.dtype == "float32" else 2
+
 
 class Elements(NamedTuple):
-    """The floats a product touches: i < length, j < vectors, l < batch lie i + j * ld + l * stride from the address."""
+    """The elements a product touches: i < length, j < vectors, l < batch lie i + j * ld + l * stride from the address."""
 
     address: int
     length: int
     vectors: int
     ld: int
     stride: int = 0
+    item: int = ITEM
 
 
 # ---- from objects to views -----------------------------------------------------------------------------------------
 
 
-def view(x: object, name: str, stream: int | None = None) -> View:
+def view(x: object, name: str, stream: int | None = None, types: tuple[str, ...] = ONLY_FLOAT32) -> View:
     """Look at an array. ``stream`` is where a DLPack producer on a GPU must have its data ready."""
     if isinstance(x, np.ndarray):
-        return _numpy_view(x, x, name)
+        return _numpy_view(x, x, name, types)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        return _torch_view(torch, x, name)
+        return _torch_view(torch, x, name, types)
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
-        return _cupy_view(cupy, x, name)
+        return _cupy_view(cupy, x, name, types)
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is not None:
-        return _interface_view(x, interface, name)
+        return _interface_view(x, interface, name, types)
     try:
         memory = memoryview(cast(Any, x))
     except (TypeError, BufferError):
         pass
     else:
-        if memory.format not in ("f", "<f" if sys.byteorder == "little" else ">f", "=f", "@f"):
-            raise TypeError(f"{name} holds items of format {memory.format!r}; float32 in native byte order is needed")
-        return _numpy_view(np.asarray(memory), x, name)
+        kind = {"f": "float32", "e": "float16"}.get((memory.format or "").lstrip(_NATIVE))
+        _require_type(name, f"items of format {memory.format!r}", kind, types)
+        return _numpy_view(np.asarray(memory), x, name, types)
     if hasattr(x, "__dlpack__"):
-        return _dlpack_view(x, name, stream)
+        return _dlpack_view(x, name, stream, types)
     raise TypeError(
         f"{name} is of type {_type_name(x)}; an array with __cuda_array_interface__, DLPack or the buffer protocol is needed"
     )
@@ -96,22 +112,38 @@ def _type_name(x: object) -> str:
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _require_float32(name: str, dtype: object, *, good: bool) -> None:
-    if not good:
-        raise TypeError(f"{name} holds {dtype}; float32 in native byte order is needed")
+_NATIVE = "<=@" if sys.byteorder == "little" else ">=@"
 
 
-def _numpy_view(x: np.ndarray[Any, Any], owner: object, name: str) -> View:
-    _require_float32(name, x.dtype, good=x.dtype == FLOAT32)
+def _require_type(name: str, dtype: object, kind: str | None, types: tuple[str, ...]) -> str:
+    """kind, which dtype was found to be, if it is one of types."""
+    if kind is None or kind not in types:
+        wanted = " or ".join(filter(None, (", ".join(types[:-1]), types[-1])))
+        raise TypeError(f"{name} holds {dtype}; {wanted} in native byte order is needed")
+    return kind
+
+
+def _kind(dtype: Any) -> str | None:
+    """The name of a dtype of NumPy's; bfloat16 is one that another package makes known to it."""
+    if dtype == FLOAT32:
+        return "float32"
+    if dtype == FLOAT16:
+        return "float16"
+    return "bfloat16" if dtype.name == "bfloat16" and dtype.isnative else None
+
+
+def _numpy_view(x: np.ndarray[Any, Any], owner: object, name: str, types: tuple[str, ...]) -> View:
+    kind = _require_type(name, x.dtype, _kind(x.dtype), types)
     # np.ma would be imported here, and a fork at that moment leaves the child waiting; no masked array exists without it.
     if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         raise TypeError(f"{name} is a masked array; pass its data or a filled copy")
     flags = x.flags
     # NumPy's own way to the address makes an object first and takes twice the time, but works for any strides.
-    address = int(_cast("uintptr_t", _from_buffer(x))) if flags.c_contiguous else x.ctypes.data
+    quick = flags.c_contiguous and kind != "bfloat16"  # which the buffer protocol does not know
+    address = int(_cast("uintptr_t", _from_buffer(x))) if quick else x.ctypes.data
     readonly = not flags.writeable or (owner is not x and _is_jax(owner))
     rows, columns = flags.c_contiguous, flags.f_contiguous
-    return View(x, owner, "numpy", address, x.shape, x.strides, rows, columns, readonly, None)
+    return View(x, owner, "numpy", address, x.shape, x.strides, rows, columns, readonly, None, None, kind)
 
 
 def _is_jax(x: object) -> bool:
@@ -119,32 +151,36 @@ def _is_jax(x: object) -> bool:
     return type(x).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
-def _torch_view(torch: Any, x: Any, name: str) -> View:
-    _require_float32(name, x.dtype, good=x.dtype is torch.float32)
+def _torch_view(torch: Any, x: Any, name: str, types: tuple[str, ...]) -> View:
+    known = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+    kind = _require_type(name, x.dtype, known.get(x.dtype), types)
     if x.layout is not torch.strided or x.is_neg() or x.device.type not in ("cpu", "cuda"):
         raise TypeError(
             f"{name} is a {x.layout} tensor on {x.device}; a strided one on the CPU or a CUDA device is needed"
         )
     # Reading a tensor that requires gradients is fine, as through detach(): the product is not recorded. Writing into one
     # behind autograd's back is not.
-    shape, strides = tuple(x.shape), tuple(step * ITEM for step in x.stride())
+    item = x.element_size()
+    shape, strides = tuple(x.shape), tuple(step * item for step in x.stride())
     if x.device.index is not None and torch.Tensor not in short:
         short[torch.Tensor] = short[torch.nn.Parameter] = _ShortTorch(torch)
-    return View(x, x, "torch", x.data_ptr(), shape, strides, *_blocks(shape, strides), x.requires_grad, x.device.index)
+    blocks = _blocks(shape, strides, item)
+    return View(x, x, "torch", x.data_ptr(), shape, strides, *blocks, x.requires_grad, x.device.index, None, kind)
 
 
-def _cupy_view(cupy: Any, x: Any, name: str) -> View:
-    _require_float32(name, x.dtype, good=x.dtype == FLOAT32)
+def _cupy_view(cupy: Any, x: Any, name: str, types: tuple[str, ...]) -> View:
+    kind = _require_type(name, x.dtype, _kind(x.dtype), types)
     flags, memory = x.flags, x.data
     rows, columns = flags.c_contiguous, flags.f_contiguous
     if cupy.ndarray not in short and hasattr(x, "_c_contiguous"):
         short[cupy.ndarray] = _ShortCupy(cupy)
-    return View(x, x, "cupy", memory.ptr, x.shape, x.strides, rows, columns, False, memory.device_id)
+    return View(x, x, "cupy", memory.ptr, x.shape, x.strides, rows, columns, False, memory.device_id, None, kind)
 
 
-def _interface_view(x: Any, interface: dict[str, Any], name: str) -> View:
+def _interface_view(x: Any, interface: dict[str, Any], name: str, types: tuple[str, ...]) -> View:
     typestr = interface["typestr"]
-    _require_float32(name, typestr, good=typestr == FLOAT32.str)
+    kind = _require_type(name, typestr, {FLOAT32.str: "float32", FLOAT16.str: "float16"}.get(typestr), types)
+    item = int(typestr[2:])
     if interface.get("mask") is not None:
         raise TypeError(f"{name} has a mask")
     shape = tuple(interface["shape"])
@@ -153,16 +189,15 @@ def _interface_view(x: Any, interface: dict[str, Any], name: str) -> View:
     stream = interface.get("stream")
     knows_device = hasattr(x, "__dlpack_device__")
     device = int(x.__dlpack_device__()[1]) if knows_device else _device_of_address(address)
-    strides = _packed_strides(shape) if strides is None else tuple(strides)
+    strides = _packed_strides(shape, item) if strides is None else tuple(strides)
     readonly = bool(readonly) or _is_jax(x)
     stream = None if stream is None else int(stream)
-    return View(
-        x, x, "interface", int(address or 0), shape, strides, *_blocks(shape, strides), readonly, device, stream
-    )
+    blocks = _blocks(shape, strides, item)
+    return View(x, x, "interface", int(address or 0), shape, strides, *blocks, readonly, device, stream, kind)
 
 
-def _is_packed(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    step = ITEM
+def _is_packed(shape: Sequence[int], strides: Sequence[int], item: int) -> bool:
+    step = item
     for count, stride in zip(reversed(shape), reversed(strides), strict=True):
         if count != 1:
             if stride != step:
@@ -171,15 +206,15 @@ def _is_packed(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def _blocks(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[bool, bool]:
+def _blocks(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tuple[bool, bool]:
     """Whether the array is a block in C and in Fortran order. An empty array is both."""
     if 0 in shape:
         return True, True
-    return _is_packed(shape, strides), _is_packed(shape[::-1], strides[::-1])
+    return _is_packed(shape, strides, item), _is_packed(shape[::-1], strides[::-1], item)
 
 
-def _packed_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    strides, step = [], ITEM
+def _packed_strides(shape: Sequence[int], item: int) -> tuple[int, ...]:
+    strides, step = [], item
     for count in reversed(shape):
         strides.append(step)
         step *= count
@@ -224,11 +259,11 @@ class _DLManagedTensorVersioned(ctypes.Structure):
     )
 
 
-def _dlpack_view(x: Any, name: str, stream: int | None) -> View:
+def _dlpack_view(x: Any, name: str, stream: int | None, types: tuple[str, ...]) -> View:
     kind, device = (int(number) for number in x.__dlpack_device__())
     if kind in (_DL_CPU, _DL_CUDA_HOST):
         try:
-            return _numpy_view(np.from_dlpack(x), x, name)
+            return _numpy_view(np.from_dlpack(x), x, name, types)
         except (BufferError, RuntimeError) as reason:
             raise TypeError(f"{name} is of type {_type_name(x)}, which NumPy cannot look at: {reason}") from reason
     if kind not in (_DL_CUDA, _DL_CUDA_MANAGED):
@@ -240,16 +275,19 @@ def _dlpack_view(x: Any, name: str, stream: int | None) -> View:
     except TypeError:
         capsule = x.__dlpack__(**arguments)
     tensor, readonly = _read_capsule(capsule)
-    good = (tensor.dtype_code, tensor.dtype_bits, tensor.dtype_lanes) == (2, 32, 1)
-    _require_float32(name, f"DLPack type {tensor.dtype_code} of {tensor.dtype_bits} bits", good=good)
+    known = {(2, 32, 1): "float32", (2, 16, 1): "float16", (4, 16, 1): "bfloat16"}
+    kind = known.get((tensor.dtype_code, tensor.dtype_bits, tensor.dtype_lanes))
+    kind = _require_type(name, f"DLPack type {tensor.dtype_code} of {tensor.dtype_bits} bits", kind, types)
+    item = tensor.dtype_bits // 8
     shape = tuple(tensor.shape[: tensor.ndim])
     steps = tensor.strides
-    strides = tuple(step * ITEM for step in steps[: tensor.ndim]) if steps else _packed_strides(shape)
+    strides = tuple(step * item for step in steps[: tensor.ndim]) if steps else _packed_strides(shape, item)
     address = (tensor.data or 0) + tensor.byte_offset
     # The capsule keeps the memory: as it is not renamed, its own destructor calls the deleter.
     owner = (x, capsule)
     readonly = readonly or _is_jax(x)
-    return View(x, owner, "interface", address, shape, strides, *_blocks(shape, strides), readonly, device, stream)
+    blocks = _blocks(shape, strides, item)
+    return View(x, owner, "interface", address, shape, strides, *blocks, readonly, device, stream, kind)
 
 
 def _read_capsule(capsule: object) -> tuple[_DLTensor, bool]:
@@ -512,10 +550,13 @@ def _says_rows(seen: View) -> bool | None:
     shape, strides = seen.shape, seen.strides
     by_rows, by_columns = seen.by_rows, seen.by_columns
     if not by_rows and not by_columns:
-        by_rows = shape[-1] == 1 or strides[-1] == ITEM
-        by_columns = shape[0] == 1 or strides[0] == ITEM or (len(shape) == 3 and strides[1] == ITEM)
+        by_rows = shape[-1] == 1 or strides[-1] == seen.item
+        by_columns = shape[0] == 1 or strides[0] == seen.item or (len(shape) == 3 and strides[1] == seen.item)
         if by_rows and by_columns:  # an axis of length 1 fits any order; the other one speaks
-            by_rows, by_columns = strides[-1] == ITEM and shape[-1] != 1, strides[-1] != ITEM and shape[-1] != 1
+            by_rows, by_columns = (
+                strides[-1] == seen.item and shape[-1] != 1,
+                strides[-1] != seen.item and shape[-1] != 1,
+            )
     return None if by_rows == by_columns else by_rows
 
 
@@ -544,7 +585,8 @@ def buffer(
         needed, step = counts[-len(axes) :], steps[-len(axes) :]
         # The stride of an axis along which one step or none is taken means nothing.
         if any(
-            n > 1 and have > 1 and st != s * ITEM for n, have, st, s in zip(needed, shape, strides, step, strict=True)
+            n > 1 and have > 1 and st != s * seen.item
+            for n, have, st, s in zip(needed, shape, strides, step, strict=True)
         ):
             continue
         if any(n > have for n, have in zip(needed, shape, strict=True)):
@@ -556,7 +598,7 @@ def buffer(
     expected = f"({wanted.ld}, 1)" if by_rows else f"(1, {wanted.ld})"
     if batched:
         expected += f" and a batch stride of {wanted.stride}"
-    have = tuple(stride // ITEM if stride % ITEM == 0 else stride / ITEM for stride in seen.strides)
+    have = tuple(stride // seen.item if stride % seen.item == 0 else stride / seen.item for stride in seen.strides)
     raise InvalidValueError(
         f"{function}: {name} is not contiguous, so it must be 2-D{' or 3-D' if batched else ''} with strides equal to"
         f" order and ld, {expected}; its strides are {have} and its shape is {seen.shape}"
@@ -587,10 +629,10 @@ def require_disjoint(function: str, name: str, x: Elements, c_name: str, c: Elem
 class _Addresses:
     """Looks like an array to NumPy, which computes with its addresses and never follows them."""
 
-    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> None:
         self.__array_interface__ = {
             "version": 3,
-            "typestr": FLOAT32.str,
+            "typestr": f"|V{item}",
             "data": (address, False),
             "shape": shape,
             "strides": strides,
@@ -598,7 +640,8 @@ class _Addresses:
 
     @classmethod
     def of_elements(cls, x: Elements, batch: int) -> _Addresses:
-        return cls(x.address, (batch, x.vectors, x.length), (ITEM * x.stride, ITEM * x.ld, ITEM))
+        strides = (x.item * x.stride, x.item * x.ld, x.item)
+        return cls(x.address, (batch, x.vectors, x.length), strides, x.item)
 
 
 def _shares_memory(x: _Addresses, y: _Addresses) -> int:
@@ -617,7 +660,7 @@ def _range(x: View) -> tuple[int, int]:
             first += (count - 1) * stride
         else:
             end += (count - 1) * stride
-    return first, end + ITEM
+    return first, end + x.item
 
 
 def _ranges_meet(x: View, y: View) -> bool:
@@ -630,7 +673,8 @@ def may_share(x: View, y: View) -> bool:
     """Whether two arrays share an element; undecided counts as sharing."""
     if x.device != y.device or not _ranges_meet(x, y):
         return False
-    return _shares_memory(_Addresses(x.address, x.shape, x.strides), _Addresses(y.address, y.shape, y.strides)) != 0
+    as_addresses = (_Addresses(seen.address, seen.shape, seen.strides, seen.item) for seen in (x, y))
+    return _shares_memory(*as_addresses) != 0
 
 
 # ---- arrays that matmul makes --------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ class KernelInfo(NamedTuple):
     threads: int
     registers: int
     shared_bytes: int
+    types: tuple[str, ...] = ("float32",)  # of A and B
 
 
 class SelectedKernel(NamedTuple):
@@ -473,9 +474,9 @@ def kernels() -> list[KernelInfo]:
     info = ffi.new("pyblasKernelInfo_t *")
     while lib.pyblasKernelName(len(rows)) != ffi.NULL:
         check(lib.pyblasKernelInfo(len(rows), info))
-        name, family, engine, modes = (
-            ffi.string(text).decode() for text in (info.name, info.family, info.engine, info.modes)
+        name, family, engine, modes, types = (
+            ffi.string(text).decode() for text in (info.name, info.family, info.engine, info.modes, info.types)
         )
         numbers = (int(number) for number in (info.min_sm, info.threads, info.registers, info.shared_bytes))
-        rows.append(KernelInfo(name, family, engine, tuple(modes.split()), *numbers))
+        rows.append(KernelInfo(name, family, engine, tuple(modes.split()), *numbers, tuple(types.split())))
     return rows

@@ -149,7 +149,8 @@ def climb(arrays: Arrays, card: Card, device: int, size: int, track: Callable[..
     everything = np.arange(size)
     expected = arrays.rows(a, rows).astype(np.float64) @ arrays.rows(b, everything).astype(np.float64)
     steps, refused = [], []
-    table = [row for row in kernels() if row.engine == "gpu" and "fp32" in row.modes and row.min_sm <= card.sm]
+    table = [row for row in kernels() if row.engine == "gpu" and "float32" in row.types]
+    table = [row for row in table if "fp32" in row.modes and row.min_sm <= card.sm]
     for row in track(table, description="Climbing"):
         with Handle(device, kernel=row.name) as handle:
 

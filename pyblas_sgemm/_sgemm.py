@@ -1,4 +1,4 @@
-"""sgemm, gemm_strided_batched, gemm_batched and selected_kernel.
+"""sgemm, gemm_strided_batched, gemm_batched, their twins for 16-bit types and selected_kernel.
 
 Each call first tries the short way: three arrays of NumPy that are blocks in C order, or of a GPU library that are blocks
 in one order, strings and numbers as most callers write them, no settings. There Python only fetches addresses and one C
@@ -320,6 +320,81 @@ def gemm_batched(
     return _run_batched(call, alpha, As, Bs, beta, Cs, order, stream, compute, batch_invariant, device, handle)
 
 
+def gemm_ex(
+    transa: str | int,
+    transb: str | int,
+    m: int,
+    n: int,
+    k: int,
+    alpha: Any,
+    A: Any,
+    lda: int,
+    B: Any,
+    ldb: int,
+    beta: Any,
+    C: Any,
+    ldc: int,
+    *,
+    order: str | None = None,
+    stream: Any = None,
+    compute: str | None = None,
+    batch_invariant: bool | None = None,
+    device: str | int | None = None,
+    handle: Handle | None = None,
+) -> Any:
+    """As ``sgemm``, for float16 and bfloat16 matrices too; returns C.
+
+    A and B have one dtype. C may be float32, float16 or bfloat16; with float32 A and B it is float32. Products are summed
+    in float32, alpha and beta are float32, and what is not float32 is rounded once, at the end. bfloat16 arrays are those
+    of PyTorch, CuPy or ml_dtypes. Arguments, keywords and errors are those of ``sgemm``; dtypes that do not go together
+    are a NotSupportedError.
+
+    >>> a = np.arange(6, dtype=np.float16).reshape(2, 3)
+    >>> c = np.empty((2, 2), np.float32)
+    >>> pyblas_sgemm.gemm_ex("N", "T", 2, 2, 3, 1.0, a, 3, a, 3, 0.0, c, 2)
+    """
+    call = _parse("gemm_ex", transa, transb, m, n, k, lda, ldb, ldc)
+    return _run(call, alpha, A, B, beta, C, order, stream, compute, batch_invariant, device, handle)
+
+
+def gemm_strided_batched_ex(
+    transa: str | int,
+    transb: str | int,
+    m: int,
+    n: int,
+    k: int,
+    alpha: Any,
+    A: Any,
+    lda: int,
+    strideA: int,
+    B: Any,
+    ldb: int,
+    strideB: int,
+    beta: Any,
+    C: Any,
+    ldc: int,
+    strideC: int,
+    batch_count: int,
+    *,
+    order: str | None = None,
+    stream: Any = None,
+    compute: str | None = None,
+    batch_invariant: bool | None = None,
+    device: str | int | None = None,
+    handle: Handle | None = None,
+) -> Any:
+    """As ``gemm_strided_batched``, for the dtypes of ``gemm_ex``; returns C.
+
+    >>> a = np.ones((3, 4, 5), np.float16)
+    >>> c = np.empty((3, 4, 4), np.float16)
+    >>> pyblas_sgemm.gemm_strided_batched_ex("N", "T", 4, 4, 5, 1.0, a, 5, 20, a, 5, 20, 0.0, c, 4, 16, 3)
+    """
+    call = _parse(
+        "gemm_strided_batched_ex", transa, transb, m, n, k, lda, ldb, ldc, strideA, strideB, strideC, batch_count
+    )
+    return _run(call, alpha, A, B, beta, C, order, stream, compute, batch_invariant, device, handle)
+
+
 def selected_kernel(
     transa: str | int,
     transb: str | int,
@@ -472,21 +547,23 @@ def _run(
     handle: Handle | None,
 ) -> Any:
     function = call.function
-    batched = function == "gemm_strided_batched"
+    batched = function.startswith("gemm_strided_batched")
+    types = _arrays.ANY_TYPE if function.endswith("_ex") else _arrays.ONLY_FLOAT32
     wanted_stream = None if stream is None else _arrays.stream_address(stream)
     # C is looked at first: its library's stream is where DLPack producers must have A and B ready.
-    seen_c = _NOTHING if C is None else _arrays.view(C, f"{function}: C", wanted_stream)
+    seen_c = _NOTHING if C is None else _arrays.view(C, f"{function}: C", wanted_stream, types)
     if wanted_stream is None and seen_c.device is not None:
         wanted_stream = _arrays.current_stream(seen_c)
-    seen_a = _NOTHING if A is None else _arrays.view(A, f"{function}: A", wanted_stream)
-    seen_b = _NOTHING if B is None else _arrays.view(B, f"{function}: B", wanted_stream)
+    seen_a = _NOTHING if A is None else _arrays.view(A, f"{function}: A", wanted_stream, types)
+    seen_b = _NOTHING if B is None else _arrays.view(B, f"{function}: B", wanted_stream, types)
     named = [pair for pair in (("A", seen_a), ("B", seen_b), ("C", seen_c)) if pair[1] is not _NOTHING]
     place = _arrays.common_device(function, named)
     _arrays.require_writable(function, "C", seen_c)
     by_rows = _by_rows(function, order, named)
     alpha_value, beta_value, on_device = _arrays.scalars(function, alpha, beta, place, wanted_stream)
 
-    a, b, c = call.elements(by_rows, seen_a.address, seen_b.address, seen_c.address)
+    sizes = call.elements(by_rows, seen_a.address, seen_b.address, seen_c.address)
+    a, b, c = (e._replace(item=seen.item) for e, seen in zip(sizes, (seen_a, seen_b, seen_c), strict=True))
     room_a = room_b = room_c = (0, -1)  # nothing to check
     if call.touches_memory(a, b, c):
         if seen_a is not _NOTHING:
@@ -529,17 +606,28 @@ def _run(
     )
     context = context_for(function, device, handle, place)
     with Settings(context, handle, compute, batch_invariant, stream, wanted_stream, bool(on_device)):
-        status = lib.pyblas_checked_gemm(context.c, flags, *arguments)
+        product: Any = lib.pyblas_checked_gemm
+        with_types: tuple[int, ...] = ()
+        if types is _arrays.ANY_TYPE:
+            product = lib.pyblas_checked_gemm_ex
+            with_types = (context.mode, *_type_numbers(seen_a, seen_b, seen_c))
+        status = product(context.c, flags, *with_types, *arguments)
         while status in _UNDECIDED:
             name, x = ("A", a) if status == lib.PYBLAS_CHECKED_UNDECIDED_A else ("B", b)
             _arrays.require_disjoint(function, name, x, "C", c, call.batch)
             flags |= _UNDECIDED[status]
-            status = lib.pyblas_checked_gemm(context.c, flags, *arguments)
+            status = product(context.c, flags, *with_types, *arguments)
         check(status)
     # The arrays live until here, when the work is queued. Their libraries free memory in the order of the stream, or only
     # after it, so the work may go on when the caller has dropped the last reference.
     _arrays.written(seen_c)
     return C
+
+
+def _type_numbers(*seen: View) -> list[int]:
+    """The C library's numbers for the dtypes of A, B and C; one that is not there has that of the first that is."""
+    present = [x for x in seen if x is not _NOTHING] or [_NOTHING]
+    return [_arrays.TYPES[(present[0] if x is _NOTHING else x).dtype] for x in seen]
 
 
 def _run_batched(

@@ -26,14 +26,20 @@ TWINS = {
     "pyblasSgemmStridedBatched_64": "cublasSgemmStridedBatched_64",
     "pyblasSgemmBatched": "cublasSgemmBatched",
     "pyblasSgemmBatched_64": "cublasSgemmBatched_64",
+    "pyblasGemmEx": "cublasGemmEx",
+    "pyblasGemmEx_64": "cublasGemmEx_64",
+    "pyblasGemmStridedBatchedEx": "cublasGemmStridedBatchedEx",
+    "pyblasGemmStridedBatchedEx_64": "cublasGemmStridedBatchedEx_64",
 }
 ENUMS = {
     "pyblasStatus_t": "cublasStatus_t",
     "pyblasOperation_t": "cublasOperation_t",
     "pyblasPointerMode_t": "cublasPointerMode_t",
     "pyblasComputeType_t": "cublasComputeType_t",
+    "pyblasDataType_t": "cudaDataType",
+    "pyblasGemmAlgo_t": "cublasGemmAlgo_t",
 }
-OUR_TYPES = {"cublas": "pyblas", "cudaStream_t": "pyblasStream_t"}
+OUR_TYPES = {"cublas": "pyblas", "cudaStream_t": "pyblasStream_t", "cudaDataType": "pyblasDataType_t"}
 
 
 class Function(NamedTuple):
@@ -111,14 +117,14 @@ def differences(
         expected = tuple(map(ours_for, their_functions[twin].types))
         if our_functions[name].types != expected:
             found[name] = f"{our_functions[name].types} is not {expected} of {twin}"
-        if "Sgemm" in name:
+        if "emm" in name:
             our_names = [name for _, name in our_functions[name].parameters]
             their_names = [name for _, name in their_functions[twin].parameters]
             if our_names != their_names:
                 found[name] = f"{our_names} are not {their_names} of {twin}"
     for name, twin in ENUMS.items():
         for constant, value in our_enums[name].items():
-            expected_value = their_enums[twin].get(constant.replace("PYBLAS", "CUBLAS"))
+            expected_value = their_enums[twin].get(constant.replace("PYBLAS_R_", "CUDA_R_").replace("PYBLAS", "CUBLAS"))
             if value != expected_value:
                 found[constant] = f"{value} is not {expected_value} of {twin}"
     return found

@@ -55,21 +55,17 @@ def message():
     return ffi.string(lib.pyblasGetLastErrorMessage()).decode()
 
 
-def kernel_rows():
-    """Name, engine, modes and least architecture of every kernel of the table."""
+def kernel_rows(types="float32"):
+    """Name, engine, modes and least architecture of the kernels for matrices of a type; None: of the whole table."""
     rows = []
     info = ffi.new("pyblasKernelInfo_t *")
     while lib.pyblasKernelName(len(rows)) != ffi.NULL:
         assert lib.pyblasKernelInfo(len(rows), info) == SUCCESS
-        rows.append(
-            (
-                ffi.string(info.name).decode(),
-                ffi.string(info.engine).decode(),
-                ffi.string(info.modes).decode().split(),
-                info.min_sm,
-            )
+        name, engine, modes, takes = (
+            ffi.string(text).decode() for text in (info.name, info.engine, info.modes, info.types)
         )
-    return rows
+        rows.append((name, engine, modes.split(), info.min_sm, takes.split()))
+    return [row[:4] for row in rows if types is None or types in row[4]]
 
 
 def set_kernel(handle, name):

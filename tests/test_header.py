@@ -17,7 +17,9 @@ SOURCE = Path(__file__).parents[1] / "native"
 HEADER = (PACKAGE / "include" / "pyblas_sgemm.h").read_text()
 DECLARED = c_header.functions(HEADER, "pyblas")
 CONSTANTS = {name: value for enum in c_header.enums(HEADER).values() for name, value in enum.items()}
-GEMMS = ["pyblasSgemm", "pyblasSgemmStridedBatched", "pyblasSgemmBatched"]
+GEMMS = [
+    "pyblasSgemm", "pyblasSgemmStridedBatched", "pyblasSgemmBatched", "pyblasGemmEx", "pyblasGemmStridedBatchedEx",
+]  # fmt: skip
 
 
 def test_the_parser_finds_every_function():

@@ -94,8 +94,8 @@ def test_info(capsys):
 def test_kernels(capsys):
     assert program.main(["kernels"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
-    assert header.split() == ["name", "engine", "modes", "SM", "from"]
-    assert [row.split()[0] for row in rows] == [name for name, *_ in kernel_rows()]
+    assert header.split() == ["name", "engine", "types", "modes", "SM", "from"]
+    assert [row.split()[0] for row in rows] == [name for name, *_ in kernel_rows(types=None)]
 
 
 def test_unknown_arguments_are_refused(capsys):

@@ -4,7 +4,7 @@
 //
 //   cpu_naive   three loops; what the others are checked against        cpu_small   outer products on A and B in place
 //   cpu_skinny  a large matrix read once, against one with few rows     cpu_packed  blocked, on copies of A and B
-//   cpu_blas    blocks of C by a BLAS on one thread each
+//   cpu_blas    blocks of C by a BLAS on one thread each        cpu_half    16-bit types, panel by panel as floats
 #include "engine.hpp"
 
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 
 #include "blas.hpp"
+#include "half.hpp"
 #include "isa.hpp"
 #include "pool.hpp"
 
@@ -199,12 +200,8 @@ Status scale(const Problem &p) {
 
 // ---- naive --------------------------------------------------------------------------------------------------------
 
-const char *refuses_other_types(const Problem &p, const Device &) {
-    if (p.a.dtype != Dtype::f32 || p.b.dtype != Dtype::f32 || p.c.dtype != Dtype::f32)
-        return "it computes with float32 matrices only";
-    if (!p.alpha.known() || !p.beta.known())
-        return "it takes alpha and beta from host memory only";
-    return nullptr;
+const char *refuses_device_scalars(const Problem &p, const Device &) {
+    return p.alpha.known() && p.beta.known() ? nullptr : "it takes alpha and beta from host memory only";
 }
 
 double flops(const Problem &p) {
@@ -364,7 +361,7 @@ constexpr int64_t kMostInt = 2147483647;
 constexpr int64_t kBlasBlock = 512;
 
 const char *blas_refuses(const Problem &p, const Device &d) {
-    if (const char *why = refuses_other_types(p, d))
+    if (const char *why = refuses_device_scalars(p, d))
         return why;
     if (std::max({p.a.ld, p.b.ld, p.c.ld, p.k}) > kMostInt)
         return "the BLAS counts with 32 bits, and a leading dimension or k has more";
@@ -416,18 +413,120 @@ Status blas_launch(const Problem &p, const Launch &launch) {
                       });
 }
 
+// ---- 16-bit types -------------------------------------------------------------------------------------------------
+
+constexpr int64_t kHalfTile = 256; // rows and columns of C for one piece
+constexpr int64_t kHalfScratch = kHalfTile * (kHalfTile + 2 * kOuterDepth) + kScratch;
+
+const char *half_refuses(const Problem &p, const Device &d) {
+    return p.c.array ? "it takes no arrays of pointers" : refuses_device_scalars(p, d);
+}
+
+double half_cost(const Problem &p, const Device &d) {
+    const double reread =
+        std::ceil(double(p.n) / kHalfTile) * double(p.m) + std::ceil(double(p.m) / kHalfTile) * double(p.n);
+    const double converted = double(p.k) * reread + double(p.m) * double(p.n);
+    return (0.2e-6 + padded_flops(p) / (0.8 * d.fp32_flops) + converted * 0.4e-9) * double(p.batch);
+}
+
+// rows x columns of 16-bit numbers as floats, each column behind the one before.
+void to_floats(Dtype type, const uint16_t *from, int64_t ld, int64_t rows, int64_t columns, float *to, int64_t to_ld) {
+    for (int64_t j = 0; j < columns; ++j, from += ld, to += to_ld)
+        if (type == Dtype::f16)
+            for (int64_t i = 0; i < rows; ++i)
+                to[i] = float_of_f16(from[i]);
+        else
+            for (int64_t i = 0; i < rows; ++i)
+                to[i] = float_of_bf16(from[i]);
+}
+
+// One column of C. Without sums it is beta * C.
+template <class Load, class Store>
+void finish(const Problem &p, const float *sums, int64_t rows, const Load &load, const Store &store) {
+    for (int64_t i = 0; i < rows; ++i) {
+        const float kept = p.beta.value == 0.0f ? 0.0f : p.beta.value * load(i);
+        if (!sums)
+            store(i, kept);
+        else
+            store(i, p.beta.value == 0.0f ? p.alpha.value * sums[i] : std::fma(p.alpha.value, sums[i], kept));
+    }
+}
+
+// A tile of C: sums of 256 of k, each from panels of A and B that were made floats, added in the order of k.
+void half_tile(const Problem &p, int64_t batch, int64_t row, int64_t column, float *mine) {
+    const int64_t rows = std::min(kHalfTile, p.m - row), columns = std::min(kHalfTile, p.n - column);
+    const int64_t depth = p.depth(p.alpha.value);
+    float *const a = mine + kHalfTile * kHalfTile, *const b = a + kHalfTile * kOuterDepth;
+    const bool a_plain = p.transa == Op::N, b_plain = p.transb == Op::N;
+    for (int64_t k = 0; k < depth; k += kOuterDepth) {
+        const int64_t deep = std::min<int64_t>(kOuterDepth, depth - k);
+        const uint16_t *const from_a =
+            p.a.matrix<const uint16_t>(batch) + (a_plain ? row + k * p.a.ld : k + row * p.a.ld);
+        const uint16_t *const from_b =
+            p.b.matrix<const uint16_t>(batch) + (b_plain ? k + column * p.b.ld : column + k * p.b.ld);
+        const int64_t a_ld = a_plain ? rows : deep, b_ld = b_plain ? deep : columns;
+        to_floats(p.a.dtype, from_a, p.a.ld, a_ld, a_plain ? deep : rows, a, a_ld);
+        to_floats(p.b.dtype, from_b, p.b.ld, b_ld, b_plain ? columns : deep, b, b_ld);
+        Product q;
+        q.m = rows, q.n = columns, q.k = deep;
+        q.a = a, q.a_row = a_plain ? 1 : a_ld, q.a_col = a_plain ? a_ld : 1;
+        q.b = b, q.b_row = b_plain ? 1 : b_ld, q.b_col = b_plain ? b_ld : 1;
+        q.c = mine, q.c_row = 1, q.c_col = rows;
+        q.alpha = 1, q.beta = k == 0 ? 0 : 1;
+        isa().outer(q, b + kHalfTile * kOuterDepth);
+    }
+    for (int64_t j = 0; j < columns; ++j) {
+        const float *const sums = depth == 0 ? nullptr : mine + j * rows;
+        const int64_t at = batch * p.c.stride + row + (column + j) * p.c.ld;
+        if (p.c.dtype == Dtype::f32) {
+            float *const c = static_cast<float *>(p.c.data) + at;
+            finish(p, sums, rows, [c](int64_t i) { return c[i]; }, [c](int64_t i, float value) { c[i] = value; });
+            continue;
+        }
+        uint16_t *const c = static_cast<uint16_t *>(p.c.data) + at;
+        if (p.c.dtype == Dtype::f16)
+            finish(
+                p, sums, rows, [c](int64_t i) { return float_of_f16(c[i]); },
+                [c](int64_t i, float value) { c[i] = f16_of(value); });
+        else
+            finish(
+                p, sums, rows, [c](int64_t i) { return float_of_bf16(c[i]); },
+                [c](int64_t i, float value) { c[i] = bf16_of(value); });
+    }
+}
+
+Status half_launch(const Problem &p, const Launch &launch) {
+    constexpr double kShare = 15e-6; // as in for_pieces
+    const int64_t down = ceil_div(p.m, kHalfTile), tiles = down * ceil_div(p.n, kHalfTile), pieces = p.batch * tiles;
+    const double seconds = half_cost(p, *launch.device), each = seconds / double(pieces);
+    const int64_t share = each >= kShare ? 1 : int64_t(std::min(double(pieces), kShare / each));
+    std::atomic<bool> failed{false};
+    parallel(ceil_div(pieces, share), seconds, [&](int64_t index) {
+        float *const mine = scratch(kHalfScratch);
+        if (!mine) {
+            failed.store(true, std::memory_order_relaxed);
+            return;
+        }
+        for (int64_t i = index * share, end = std::min(pieces, i + share); i < end; ++i)
+            half_tile(p, i / tiles, i % tiles % down * kHalfTile, i % tiles / down * kHalfTile, mine);
+    });
+    return failed.load() ? no_memory(kHalfScratch * int64_t(sizeof(float))) : kSuccess;
+}
+
 // ---- rows ---------------------------------------------------------------------------------------------------------
 
 constexpr Kernel kRows[] = {
-    {"cpu_naive", "cpu_naive", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, naive_cost,
+    {"cpu_naive", "cpu_naive", Engine::cpu, kFp32Modes, 0, false, refuses_device_scalars, nullptr, naive_cost,
      naive_launch},
-    {"cpu_small", "cpu_small", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, small_cost,
+    {"cpu_small", "cpu_small", Engine::cpu, kFp32Modes, 0, false, refuses_device_scalars, nullptr, small_cost,
      small_launch, true},
-    {"cpu_skinny", "cpu_skinny", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, skinny_cost,
+    {"cpu_skinny", "cpu_skinny", Engine::cpu, kFp32Modes, 0, false, refuses_device_scalars, nullptr, skinny_cost,
      skinny_launch, true},
-    {"cpu_packed", "cpu_packed", Engine::cpu, kFp32Modes, 0, false, refuses_other_types, nullptr, packed_cost,
+    {"cpu_packed", "cpu_packed", Engine::cpu, kFp32Modes, 0, false, refuses_device_scalars, nullptr, packed_cost,
      packed_launch, true},
     {"cpu_blas", "cpu_blas", Engine::cpu, kFp32Modes, 0, false, blas_refuses, nullptr, blas_cost, blas_launch},
+    {"cpu_half", "cpu_half", Engine::cpu, kFp32Modes, 0, false, half_refuses, nullptr, half_cost, half_launch, true,
+     Footprint{}, kHalfTypes},
 };
 
 } // namespace

@@ -61,6 +61,12 @@ typedef enum {
     PYBLAS_COMPUTE_32F_FAST_TF32 = 77
 } pyblasComputeType_t;
 
+/* What the elements of a matrix are: float32, float16, bfloat16. */
+typedef enum { PYBLAS_R_32F = 0, PYBLAS_R_16F = 2, PYBLAS_R_16BF = 14 } pyblasDataType_t;
+
+/* There for cuBLAS's argument list: any value is taken, and the library chooses by itself. */
+typedef enum { PYBLAS_GEMM_DEFAULT = -1 } pyblasGemmAlgo_t;
+
 /* One GPU as NVML describes it, in CUDA_VISIBLE_DEVICES order. */
 typedef struct {
     char name[96];
@@ -86,6 +92,7 @@ typedef struct {
     const char *family; /* the file and idea it belongs to */
     const char *engine; /* "cpu" or "gpu" */
     const char *modes;  /* compute modes it serves: "fp32 fp32_pedantic" */
+    const char *types;  /* of A and B: "float32", or "float16 bfloat16" with C of any of the three */
     int min_sm;         /* lowest compute capability times ten; 0 for the CPU */
     int threads;        /* of a block; this and the next two are 0 for the CPU */
     int registers;      /* of a thread, at most */
@@ -248,6 +255,58 @@ PYBLAS_API pyblasStatus_t pyblasSgemmBatchedRowMajor_64(pyblasHandle_t handle, p
                                                         const float *alpha, const float *const Aarray[], int64_t lda,
                                                         const float *const Barray[], int64_t ldb, const float *beta,
                                                         float *const Carray[], int64_t ldc, int64_t batchCount);
+
+/* Products of float16 or bfloat16 matrices, summed in FP32 and rounded to C's type once, at the end. A and B are of one
+   type and C of any of the three; or all are float32, and the call is pyblasSgemm's. alpha and beta are floats.
+   computeType goes before the handle's mode. A type or compute type the library does not have is NOT_SUPPORTED. */
+PYBLAS_API pyblasStatus_t pyblasGemmEx(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int m,
+                                       int n, int k, const void *alpha, const void *A, pyblasDataType_t Atype, int lda,
+                                       const void *B, pyblasDataType_t Btype, int ldb, const void *beta, void *C,
+                                       pyblasDataType_t Ctype, int ldc, pyblasComputeType_t computeType,
+                                       pyblasGemmAlgo_t algo);
+PYBLAS_API pyblasStatus_t pyblasGemmEx_64(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                          int64_t m, int64_t n, int64_t k, const void *alpha, const void *A,
+                                          pyblasDataType_t Atype, int64_t lda, const void *B, pyblasDataType_t Btype,
+                                          int64_t ldb, const void *beta, void *C, pyblasDataType_t Ctype, int64_t ldc,
+                                          pyblasComputeType_t computeType, pyblasGemmAlgo_t algo);
+
+/* The same on row-major matrices: a leading dimension is the length of a stored row. */
+PYBLAS_API pyblasStatus_t pyblasGemmExRowMajor(pyblasHandle_t handle, pyblasOperation_t transa,
+                                               pyblasOperation_t transb, int m, int n, int k, const void *alpha,
+                                               const void *A, pyblasDataType_t Atype, int lda, const void *B,
+                                               pyblasDataType_t Btype, int ldb, const void *beta, void *C,
+                                               pyblasDataType_t Ctype, int ldc, pyblasComputeType_t computeType,
+                                               pyblasGemmAlgo_t algo);
+PYBLAS_API pyblasStatus_t pyblasGemmExRowMajor_64(pyblasHandle_t handle, pyblasOperation_t transa,
+                                                  pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
+                                                  const void *alpha, const void *A, pyblasDataType_t Atype, int64_t lda,
+                                                  const void *B, pyblasDataType_t Btype, int64_t ldb, const void *beta,
+                                                  void *C, pyblasDataType_t Ctype, int64_t ldc,
+                                                  pyblasComputeType_t computeType, pyblasGemmAlgo_t algo);
+
+/* batchCount such products; matrix i starts at its base plus i times its stride, in elements of its type. */
+PYBLAS_API pyblasStatus_t pyblasGemmStridedBatchedEx(
+    pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int m, int n, int k, const void *alpha,
+    const void *A, pyblasDataType_t Atype, int lda, long long int strideA, const void *B, pyblasDataType_t Btype,
+    int ldb, long long int strideB, const void *beta, void *C, pyblasDataType_t Ctype, int ldc, long long int strideC,
+    int batchCount, pyblasComputeType_t computeType, pyblasGemmAlgo_t algo);
+PYBLAS_API pyblasStatus_t pyblasGemmStridedBatchedEx_64(
+    pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
+    const void *alpha, const void *A, pyblasDataType_t Atype, int64_t lda, long long int strideA, const void *B,
+    pyblasDataType_t Btype, int64_t ldb, long long int strideB, const void *beta, void *C, pyblasDataType_t Ctype,
+    int64_t ldc, long long int strideC, int64_t batchCount, pyblasComputeType_t computeType, pyblasGemmAlgo_t algo);
+
+/* The same on row-major matrices: a leading dimension is the length of a stored row. */
+PYBLAS_API pyblasStatus_t pyblasGemmStridedBatchedExRowMajor(
+    pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int m, int n, int k, const void *alpha,
+    const void *A, pyblasDataType_t Atype, int lda, long long int strideA, const void *B, pyblasDataType_t Btype,
+    int ldb, long long int strideB, const void *beta, void *C, pyblasDataType_t Ctype, int ldc, long long int strideC,
+    int batchCount, pyblasComputeType_t computeType, pyblasGemmAlgo_t algo);
+PYBLAS_API pyblasStatus_t pyblasGemmStridedBatchedExRowMajor_64(
+    pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
+    const void *alpha, const void *A, pyblasDataType_t Atype, int64_t lda, long long int strideA, const void *B,
+    pyblasDataType_t Btype, int64_t ldb, long long int strideB, const void *beta, void *C, pyblasDataType_t Ctype,
+    int64_t ldc, long long int strideC, int64_t batchCount, pyblasComputeType_t computeType, pyblasGemmAlgo_t algo);
 
 #ifdef __cplusplus
 }

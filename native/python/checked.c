@@ -11,10 +11,15 @@ const char *pyblas_checked_message(void) {
     return message;
 }
 
-/* One operand as it lies in memory, whichever order it has: vectors runs of length elements, ld apart. */
+/* One operand as it lies in memory, whichever order it has: vectors runs of length elements of item bytes, ld apart. */
 struct set {
     uintptr_t address;
-    int64_t length, vectors, ld, stride;
+    int64_t length, vectors, ld, stride, item;
+};
+
+/* The same in units of fewer bytes, which may take more than 64 bits to count. */
+struct units {
+    wide length, vectors, ld, stride;
 };
 
 struct buffer {
@@ -38,16 +43,26 @@ static wide floor_divide(wide a, wide b) { /* b > 0 */
 /* More steps than this take longer than numpy.shares_memory needs to give up. */
 enum { most_steps = 1 << 20 };
 
-static int overlap(const struct set *x, const struct set *y, int64_t batch) {
+static struct units in_units(const struct set *s, int64_t unit) {
+    const wide each = s->item / unit;
+    const struct units u = {each * s->length, s->vectors, each * s->ld, each * s->stride};
+    return u;
+}
+
+static int overlap(const struct set *sx, const struct set *sy, int64_t batch) {
     wide x_first, x_end, y_first, y_end;
-    reach(x, batch, &x_first, &x_end);
-    reach(y, batch, &y_first, &y_end);
-    if (extent(x) == 0 || extent(y) == 0)
+    reach(sx, batch, &x_first, &x_end);
+    reach(sy, batch, &y_first, &y_end);
+    if (extent(sx) == 0 || extent(sy) == 0)
         return 0;
-    const wide x_address = x->address, y_address = y->address;
-    if (x_address + 4 * x_end <= y_address + 4 * y_first || y_address + 4 * y_end <= x_address + 4 * x_first)
+    const wide x_address = sx->address, y_address = sy->address;
+    if (x_address + sx->item * x_end <= y_address + sy->item * y_first ||
+        y_address + sy->item * y_end <= x_address + sx->item * x_first)
         return 0;
 
+    const int64_t unit = sx->item < sy->item ? sx->item : sy->item;
+    const struct units in_x = in_units(sx, unit), in_y = in_units(sy, unit);
+    const struct units *const x = &in_x, *const y = &in_y;
     /* A single run has no leading dimension and a single matrix no stride: they fit whatever the other has. */
     if (x->ld != y->ld && x->vectors != 1 && y->vectors != 1)
         return -1;
@@ -55,18 +70,18 @@ static int overlap(const struct set *x, const struct set *y, int64_t batch) {
         return -1;
     const wide ld = x->vectors != 1 ? x->ld : y->ld;
 
-    /* Elements i of x and i' of y meet if offset + (i - i') + t * ld + d * stride = 0, where t and d are differences of
+    /* Units i of x and i' of y meet if offset + (i - i') + t * ld + d * stride = 0, where t and d are differences of
        run and matrix numbers. All differences in their ranges occur, so intervals decide. Addresses that differ by a
-       fraction of an element meet its neighbour too. */
+       fraction of a unit meet its neighbour too. */
     const wide bytes = x_address - y_address;
-    const wide offset = floor_divide(bytes, 4);
-    const wide low = -(wide)(x->length - 1) - (bytes % 4 != 0), high = y->length - 1;
-    const wide t_low = -(wide)(y->vectors - 1), t_high = x->vectors - 1;
+    const wide offset = floor_divide(bytes, unit);
+    const wide low = -(x->length - 1) - (bytes % unit != 0), high = y->length - 1;
+    const wide t_low = -(y->vectors - 1), t_high = x->vectors - 1;
     wide d_low = -(wide)(batch - 1), d_high = batch - 1;
     if (x->stride == 0) {
         d_low = d_high = 0;
     } else {
-        const wide stride = x->stride < 0 ? -(wide)x->stride : x->stride;
+        const wide stride = x->stride < 0 ? -x->stride : x->stride;
         const wide nearest = low - t_high * ld - offset, farthest = high - t_low * ld - offset; /* of d * x->stride */
         const wide from = x->stride < 0 ? -farthest : nearest, to = x->stride < 0 ? -nearest : farthest;
         if (d_low < -floor_divide(-from, stride))
@@ -86,10 +101,10 @@ static int overlap(const struct set *x, const struct set *y, int64_t batch) {
 }
 
 int pyblas_checked_overlap(uintptr_t x, int64_t x_length, int64_t x_vectors, int64_t x_ld, int64_t x_stride,
-                           uintptr_t y, int64_t y_length, int64_t y_vectors, int64_t y_ld, int64_t y_stride,
-                           int64_t batch) {
-    const struct set xs = {x, x_length, x_vectors, x_ld, x_stride};
-    const struct set ys = {y, y_length, y_vectors, y_ld, y_stride};
+                           int64_t x_item, uintptr_t y, int64_t y_length, int64_t y_vectors, int64_t y_ld,
+                           int64_t y_stride, int64_t y_item, int64_t batch) {
+    const struct set xs = {x, x_length, x_vectors, x_ld, x_stride, x_item};
+    const struct set ys = {y, y_length, y_vectors, y_ld, y_stride, y_item};
     return overlap(&xs, &ys, batch);
 }
 
@@ -107,9 +122,9 @@ static int inside(const char *function, const char *name, const struct set *s, i
                   const struct buffer *buffer) {
     char needed[41];
     wide first, end;
-    if (s->address % 4 != 0) {
-        snprintf(message, sizeof message, "%s: %s starts at an address that is not a multiple of 4 bytes", function,
-                 name);
+    if (s->address % (uintptr_t)s->item != 0) {
+        snprintf(message, sizeof message, "%s: %s starts at an address that is not a multiple of %d bytes", function,
+                 name, (int)s->item);
         return PYBLAS_CHECKED_INVALID;
     }
     if (buffer->after < 0 || extent(s) == 0)
@@ -152,13 +167,50 @@ static int is_refused(int row_major, int transa, int transb, int64_t m, int64_t 
 static struct set stored(uintptr_t address, int row_major, int op, int64_t rows, int64_t columns, int64_t ld,
                          int64_t stride) {
     const int by_rows = (op == PYBLAS_OP_N) == row_major;
-    const struct set s = {address, by_rows ? columns : rows, by_rows ? rows : columns, ld, stride};
+    const struct set s = {address, by_rows ? columns : rows, by_rows ? rows : columns, ld, stride, 4};
     return s;
 }
 
-static int product(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n, int64_t k,
-                   const float *alpha, const struct set *a, const struct set *b, const float *beta, const struct set *c,
-                   int64_t batch) {
+/* What a product with types needs beside the rest. */
+struct types {
+    int a, b, c, compute;
+};
+
+static int64_t item_of(int type) {
+    return type == PYBLAS_R_32F ? 4 : 2;
+}
+
+static int product_ex(pyblasHandle_t handle, int flags, const struct types *types, int transa, int transb, int64_t m,
+                      int64_t n, int64_t k, const float *alpha, const struct set *a, const struct set *b,
+                      const float *beta, const struct set *c, int64_t batch) {
+    const pyblasOperation_t ta = (pyblasOperation_t)transa, tb = (pyblasOperation_t)transb;
+    const pyblasDataType_t at = (pyblasDataType_t)types->a, bt = (pyblasDataType_t)types->b,
+                           ct = (pyblasDataType_t)types->c;
+    const pyblasComputeType_t compute = (pyblasComputeType_t)types->compute;
+    const pyblasGemmAlgo_t algo = PYBLAS_GEMM_DEFAULT;
+    const void *pa = (const void *)a->address, *pb = (const void *)b->address;
+    void *pc = (void *)c->address;
+    if (flags & PYBLAS_CHECKED_STRIDED_BATCHED) {
+        return flags & PYBLAS_CHECKED_ROW_MAJOR
+                   ? (int)pyblasGemmStridedBatchedExRowMajor_64(handle, ta, tb, m, n, k, alpha, pa, at, a->ld,
+                                                                a->stride, pb, bt, b->ld, b->stride, beta, pc, ct,
+                                                                c->ld, c->stride, batch, compute, algo)
+                   : (int)pyblasGemmStridedBatchedEx_64(handle, ta, tb, m, n, k, alpha, pa, at, a->ld, a->stride, pb,
+                                                        bt, b->ld, b->stride, beta, pc, ct, c->ld, c->stride, batch,
+                                                        compute, algo);
+    }
+    return flags & PYBLAS_CHECKED_ROW_MAJOR
+               ? (int)pyblasGemmExRowMajor_64(handle, ta, tb, m, n, k, alpha, pa, at, a->ld, pb, bt, b->ld, beta, pc,
+                                              ct, c->ld, compute, algo)
+               : (int)pyblasGemmEx_64(handle, ta, tb, m, n, k, alpha, pa, at, a->ld, pb, bt, b->ld, beta, pc, ct, c->ld,
+                                      compute, algo);
+}
+
+static int product(pyblasHandle_t handle, int flags, const struct types *types, int transa, int transb, int64_t m,
+                   int64_t n, int64_t k, const float *alpha, const struct set *a, const struct set *b,
+                   const float *beta, const struct set *c, int64_t batch) {
+    if (types)
+        return product_ex(handle, flags, types, transa, transb, m, n, k, alpha, a, b, beta, c, batch);
     const pyblasOperation_t ta = (pyblasOperation_t)transa, tb = (pyblasOperation_t)transb;
     const float *pa = (const float *)a->address, *pb = (const float *)b->address;
     float *pc = (float *)c->address;
@@ -174,15 +226,18 @@ static int product(pyblasHandle_t handle, int flags, int transa, int transb, int
                : (int)pyblasSgemm_64(handle, ta, tb, m, n, k, alpha, pa, a->ld, pb, b->ld, beta, pc, c->ld);
 }
 
-static int checked(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n, int64_t k,
-                   const float *alpha, const struct set *a, const struct buffer *buffer_a, const struct set *b,
-                   const struct buffer *buffer_b, const float *beta, const struct set *c, const struct buffer *buffer_c,
-                   int64_t batch) {
-    const char *function = flags & PYBLAS_CHECKED_STRIDED_BATCHED ? "gemm_strided_batched" : "sgemm";
+static int checked(pyblasHandle_t handle, int flags, const struct types *types, int transa, int transb, int64_t m,
+                   int64_t n, int64_t k, const float *alpha, const struct set *a, const struct buffer *buffer_a,
+                   const struct set *b, const struct buffer *buffer_b, const float *beta, const struct set *c,
+                   const struct buffer *buffer_c, int64_t batch) {
+    const int strided = flags & PYBLAS_CHECKED_STRIDED_BATCHED;
+    const char *function = types     ? strided ? "gemm_strided_batched_ex" : "gemm_ex"
+                           : strided ? "gemm_strided_batched"
+                                     : "sgemm";
     const int row_major = flags & PYBLAS_CHECKED_ROW_MAJOR;
     int answer;
     if (is_refused(row_major, transa, transb, m, n, k, a->ld, b->ld, c->ld, batch) || m == 0 || n == 0 || batch == 0)
-        return product(handle, flags, transa, transb, m, n, k, alpha, a, b, beta, c, batch);
+        return product(handle, flags, types, transa, transb, m, n, k, alpha, a, b, beta, c, batch);
     if ((answer = inside(function, "A", a, batch, buffer_a)) != 0 ||
         (answer = inside(function, "B", b, batch, buffer_b)) != 0 ||
         (answer = inside(function, "C", c, batch, buffer_c)) != 0)
@@ -196,7 +251,7 @@ static int checked(pyblasHandle_t handle, int flags, int transa, int transb, int
             (answer = apart(function, "B", b, c, batch, PYBLAS_CHECKED_UNDECIDED_B)) != 0)
             return answer;
     }
-    return product(handle, flags, transa, transb, m, n, k, alpha, a, b, beta, c, batch);
+    return product(handle, flags, types, transa, transb, m, n, k, alpha, a, b, beta, c, batch);
 }
 
 int pyblas_checked_gemm(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n, int64_t k,
@@ -210,8 +265,29 @@ int pyblas_checked_gemm(pyblasHandle_t handle, int flags, int transa, int transb
     const struct set sb = stored(b, row_major, transb, k, n, ldb, stride_b);
     const struct set sc = stored(c, row_major, PYBLAS_OP_N, m, n, ldc, stride_c);
     const struct buffer ba = {a_before, a_after}, bb = {b_before, b_after}, bc = {c_before, c_after};
-    return checked(handle, flags, transa, transb, m, n, k, on_device ? (const float *)alpha_address : &host_alpha, &sa,
-                   &ba, &sb, &bb, on_device ? (const float *)beta_address : &host_beta, &sc, &bc, batch);
+    return checked(handle, flags, NULL, transa, transb, m, n, k, on_device ? (const float *)alpha_address : &host_alpha,
+                   &sa, &ba, &sb, &bb, on_device ? (const float *)beta_address : &host_beta, &sc, &bc, batch);
+}
+
+int pyblas_checked_gemm_ex(pyblasHandle_t handle, int flags, int compute, int type_a, int type_b, int type_c,
+                           int transa, int transb, int64_t m, int64_t n, int64_t k, double alpha,
+                           uintptr_t alpha_address, uintptr_t a, int64_t a_before, int64_t a_after, int64_t lda,
+                           int64_t stride_a, uintptr_t b, int64_t b_before, int64_t b_after, int64_t ldb,
+                           int64_t stride_b, double beta, uintptr_t beta_address, uintptr_t c, int64_t c_before,
+                           int64_t c_after, int64_t ldc, int64_t stride_c, int64_t batch) {
+    const int row_major = flags & PYBLAS_CHECKED_ROW_MAJOR, on_device = flags & PYBLAS_CHECKED_DEVICE_SCALARS;
+    const struct types types = {type_a, type_b, type_c, compute};
+    const float host_alpha = (float)alpha, host_beta = (float)beta;
+    struct set sa = stored(a, row_major, transa, m, k, lda, stride_a);
+    struct set sb = stored(b, row_major, transb, k, n, ldb, stride_b);
+    struct set sc = stored(c, row_major, PYBLAS_OP_N, m, n, ldc, stride_c);
+    sa.item = item_of(type_a);
+    sb.item = item_of(type_b);
+    sc.item = item_of(type_c);
+    const struct buffer ba = {a_before, a_after}, bb = {b_before, b_after}, bc = {c_before, c_after};
+    return checked(handle, flags, &types, transa, transb, m, n, k,
+                   on_device ? (const float *)alpha_address : &host_alpha, &sa, &ba, &sb, &bb,
+                   on_device ? (const float *)beta_address : &host_beta, &sc, &bc, batch);
 }
 
 /* On three blocks, each read from its first element. */
@@ -225,7 +301,7 @@ static int on_blocks(pyblasHandle_t handle, int flags, int transa, int transb, i
     const struct set sb = stored(b, row_major, transb, k, n, ldb, stride_b);
     const struct set sc = stored(c, row_major, PYBLAS_OP_N, m, n, ldc, stride_c);
     const struct buffer ba = {0, a_size}, bb = {0, b_size}, bc = {0, c_size};
-    return checked(handle, flags, transa, transb, m, n, k, &host_alpha, &sa, &ba, &sb, &bb, &host_beta, &sc, &bc,
+    return checked(handle, flags, NULL, transa, transb, m, n, k, &host_alpha, &sa, &ba, &sb, &bb, &host_beta, &sc, &bc,
                    batch);
 }
 

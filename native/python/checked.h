@@ -33,6 +33,14 @@ int pyblas_checked_gemm(pyblasHandle_t handle, int flags, int transa, int transb
                         int64_t stride_b, double beta, uintptr_t beta_address, uintptr_t c, int64_t c_before,
                         int64_t c_after, int64_t ldc, int64_t stride_c, int64_t batch);
 
+/* The same on matrices of these types, by pyblasGemmEx or, with the flag, pyblasGemmStridedBatchedEx. */
+int pyblas_checked_gemm_ex(pyblasHandle_t handle, int flags, int compute, int type_a, int type_b, int type_c,
+                           int transa, int transb, int64_t m, int64_t n, int64_t k, double alpha,
+                           uintptr_t alpha_address, uintptr_t a, int64_t a_before, int64_t a_after, int64_t lda,
+                           int64_t stride_a, uintptr_t b, int64_t b_before, int64_t b_after, int64_t ldb,
+                           int64_t stride_b, double beta, uintptr_t beta_address, uintptr_t c, int64_t c_before,
+                           int64_t c_after, int64_t ldc, int64_t stride_c, int64_t batch);
+
 /* The same on three blocks of host memory with fewer arguments, because each costs 12 ns. */
 int pyblas_checked_sgemm(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n, int64_t k,
                          double alpha, const float *a, int64_t a_size, int64_t lda, const float *b, int64_t b_size,
@@ -74,11 +82,11 @@ int pyblas_checked_gemm_batched(pyblasHandle_t handle, int flags, int transa, in
                                 int64_t ldb, double beta, uintptr_t beta_address, uintptr_t c, int64_t ldc,
                                 int64_t batch);
 
-/* Whether two sets of float elements meet: 0 no, 1 yes, -1 not decided. Element (i, j, l) of a set, with i < length,
-   j < vectors, l < batch, lies i + j * ld + l * stride elements from its address. */
+/* Whether two sets of elements meet: 0 no, 1 yes, -1 not decided. Element (i, j, l) of a set, with i < length,
+   j < vectors, l < batch, lies i + j * ld + l * stride elements, of item bytes each, from its address. */
 int pyblas_checked_overlap(uintptr_t x, int64_t x_length, int64_t x_vectors, int64_t x_ld, int64_t x_stride,
-                           uintptr_t y, int64_t y_length, int64_t y_vectors, int64_t y_ld, int64_t y_stride,
-                           int64_t batch);
+                           int64_t x_item, uintptr_t y, int64_t y_length, int64_t y_vectors, int64_t y_ld,
+                           int64_t y_stride, int64_t y_item, int64_t batch);
 
 /* The sentence of the last answer below zero on this thread. */
 const char *pyblas_checked_message(void);

@@ -20,6 +20,8 @@ typedef enum {
     PYBLAS_COMPUTE_32F_PEDANTIC = 69,
     PYBLAS_COMPUTE_32F_FAST_TF32 = 77
 } pyblasComputeType_t;
+typedef enum { PYBLAS_R_32F = 0, PYBLAS_R_16F = 2, PYBLAS_R_16BF = 14 } pyblasDataType_t;
+typedef enum { PYBLAS_GEMM_DEFAULT = -1 } pyblasGemmAlgo_t;
 typedef struct {
     char name[96];
     int sm;
@@ -40,6 +42,7 @@ typedef struct {
     const char *family;
     const char *engine;
     const char *modes;
+    const char *types;
     int min_sm;
     int threads;
     int registers;
@@ -131,6 +134,50 @@ pyblasStatus_t pyblasSgemmBatchedRowMajor_64(pyblasHandle_t handle, pyblasOperat
                                              const float *const Aarray[], int64_t lda, const float *const Barray[],
                                              int64_t ldb, const float *beta, float *const Carray[], int64_t ldc,
                                              int64_t batchCount);
+pyblasStatus_t pyblasGemmEx(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int m, int n,
+                            int k, const void *alpha, const void *A, pyblasDataType_t Atype, int lda, const void *B,
+                            pyblasDataType_t Btype, int ldb, const void *beta, void *C, pyblasDataType_t Ctype, int ldc,
+                            pyblasComputeType_t computeType, pyblasGemmAlgo_t algo);
+pyblasStatus_t pyblasGemmEx_64(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m,
+                               int64_t n, int64_t k, const void *alpha, const void *A, pyblasDataType_t Atype,
+                               int64_t lda, const void *B, pyblasDataType_t Btype, int64_t ldb, const void *beta,
+                               void *C, pyblasDataType_t Ctype, int64_t ldc, pyblasComputeType_t computeType,
+                               pyblasGemmAlgo_t algo);
+pyblasStatus_t pyblasGemmExRowMajor(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int m,
+                                    int n, int k, const void *alpha, const void *A, pyblasDataType_t Atype, int lda,
+                                    const void *B, pyblasDataType_t Btype, int ldb, const void *beta, void *C,
+                                    pyblasDataType_t Ctype, int ldc, pyblasComputeType_t computeType,
+                                    pyblasGemmAlgo_t algo);
+pyblasStatus_t pyblasGemmExRowMajor_64(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                       int64_t m, int64_t n, int64_t k, const void *alpha, const void *A,
+                                       pyblasDataType_t Atype, int64_t lda, const void *B, pyblasDataType_t Btype,
+                                       int64_t ldb, const void *beta, void *C, pyblasDataType_t Ctype, int64_t ldc,
+                                       pyblasComputeType_t computeType, pyblasGemmAlgo_t algo);
+pyblasStatus_t pyblasGemmStridedBatchedEx(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                          int m, int n, int k, const void *alpha, const void *A, pyblasDataType_t Atype,
+                                          int lda, long long int strideA, const void *B, pyblasDataType_t Btype,
+                                          int ldb, long long int strideB, const void *beta, void *C,
+                                          pyblasDataType_t Ctype, int ldc, long long int strideC, int batchCount,
+                                          pyblasComputeType_t computeType, pyblasGemmAlgo_t algo);
+pyblasStatus_t pyblasGemmStridedBatchedEx_64(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                             int64_t m, int64_t n, int64_t k, const void *alpha, const void *A,
+                                             pyblasDataType_t Atype, int64_t lda, long long int strideA, const void *B,
+                                             pyblasDataType_t Btype, int64_t ldb, long long int strideB,
+                                             const void *beta, void *C, pyblasDataType_t Ctype, int64_t ldc,
+                                             long long int strideC, int64_t batchCount, pyblasComputeType_t computeType,
+                                             pyblasGemmAlgo_t algo);
+pyblasStatus_t pyblasGemmStridedBatchedExRowMajor(pyblasHandle_t handle, pyblasOperation_t transa,
+                                                  pyblasOperation_t transb, int m, int n, int k, const void *alpha,
+                                                  const void *A, pyblasDataType_t Atype, int lda, long long int strideA,
+                                                  const void *B, pyblasDataType_t Btype, int ldb, long long int strideB,
+                                                  const void *beta, void *C, pyblasDataType_t Ctype, int ldc,
+                                                  long long int strideC, int batchCount,
+                                                  pyblasComputeType_t computeType, pyblasGemmAlgo_t algo);
+pyblasStatus_t pyblasGemmStridedBatchedExRowMajor_64(
+    pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
+    const void *alpha, const void *A, pyblasDataType_t Atype, int64_t lda, long long int strideA, const void *B,
+    pyblasDataType_t Btype, int64_t ldb, long long int strideB, const void *beta, void *C, pyblasDataType_t Ctype,
+    int64_t ldc, long long int strideC, int64_t batchCount, pyblasComputeType_t computeType, pyblasGemmAlgo_t algo);
 
 enum {
     PYBLAS_CHECKED_INVALID = -7,
@@ -148,6 +195,12 @@ int pyblas_checked_gemm(pyblasHandle_t handle, int flags, int transa, int transb
                         int64_t lda, int64_t stride_a, uintptr_t b, int64_t b_before, int64_t b_after, int64_t ldb,
                         int64_t stride_b, double beta, uintptr_t beta_address, uintptr_t c, int64_t c_before,
                         int64_t c_after, int64_t ldc, int64_t stride_c, int64_t batch);
+int pyblas_checked_gemm_ex(pyblasHandle_t handle, int flags, int compute, int type_a, int type_b, int type_c,
+                           int transa, int transb, int64_t m, int64_t n, int64_t k, double alpha,
+                           uintptr_t alpha_address, uintptr_t a, int64_t a_before, int64_t a_after, int64_t lda,
+                           int64_t stride_a, uintptr_t b, int64_t b_before, int64_t b_after, int64_t ldb,
+                           int64_t stride_b, double beta, uintptr_t beta_address, uintptr_t c, int64_t c_before,
+                           int64_t c_after, int64_t ldc, int64_t stride_c, int64_t batch);
 int pyblas_checked_sgemm(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n, int64_t k,
                          double alpha, const float *a, int64_t a_size, int64_t lda, const float *b, int64_t b_size,
                          int64_t ldb, double beta, float *c, int64_t c_size, int64_t ldc);
@@ -179,6 +232,6 @@ int pyblas_checked_gemm_batched(pyblasHandle_t handle, int flags, int transa, in
                                 int64_t ldb, double beta, uintptr_t beta_address, uintptr_t c, int64_t ldc,
                                 int64_t batch);
 int pyblas_checked_overlap(uintptr_t x, int64_t x_length, int64_t x_vectors, int64_t x_ld, int64_t x_stride,
-                           uintptr_t y, int64_t y_length, int64_t y_vectors, int64_t y_ld, int64_t y_stride,
-                           int64_t batch);
+                           int64_t x_item, uintptr_t y, int64_t y_length, int64_t y_vectors, int64_t y_ld,
+                           int64_t y_stride, int64_t y_item, int64_t batch);
 const char *pyblas_checked_message(void);

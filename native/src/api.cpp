@@ -172,6 +172,11 @@ Status multiply(pyblasHandle_t handle, const Call &call) noexcept {
         if (verdict.status != kSuccess || verdict.nothing_to_do)
             return verdict.status;
         problem.mode = settings.mode;
+        if (has_types(call.form))
+            // TF32 is a rounding of float32 that leaves 16-bit numbers as they are.
+            problem.mode = problem.a.dtype == Dtype::f32 || call.compute != PYBLAS_COMPUTE_32F_FAST_TF32
+                               ? mode_of(call.compute)
+                               : ComputeMode::fp32;
         problem.batch_invariant = settings.batch_invariant;
         if (on_cpu)
             return run_on_cpu(problem, handle->device, settings.forced);
@@ -256,6 +261,7 @@ pyblasStatus_t pyblasKernelInfo(int index, pyblasKernelInfo_t *info) {
              kernel->family,
              kernel->engine == Engine::cpu ? "cpu" : "gpu",
              mode_names[kernel->modes & 7],
+             kernel->types == kHalfTypes ? "float16 bfloat16" : "float32",
              kernel->min_sm,
              footprint.threads,
              footprint.registers(),
@@ -541,3 +547,72 @@ PYBLAS_BATCHED_ENTRY(pyblasSgemmBatched, int, false)
 PYBLAS_BATCHED_ENTRY(pyblasSgemmBatched_64, int64_t, false)
 PYBLAS_BATCHED_ENTRY(pyblasSgemmBatchedRowMajor, int, true)
 PYBLAS_BATCHED_ENTRY(pyblasSgemmBatchedRowMajor_64, int64_t, true)
+
+#define PYBLAS_EX_ENTRY(name, Int, row_major)                                                                          \
+    pyblasStatus_t name(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, Int m, Int n,       \
+                        Int k, const void *alpha, const void *A, pyblasDataType_t Atype, Int lda, const void *B,       \
+                        pyblasDataType_t Btype, Int ldb, const void *beta, void *C, pyblasDataType_t Ctype, Int ldc,   \
+                        pyblasComputeType_t computeType, pyblasGemmAlgo_t) {                                           \
+        return multiply(handle, {Form::ex,                                                                             \
+                                 row_major,                                                                            \
+                                 transa,                                                                               \
+                                 transb,                                                                               \
+                                 m,                                                                                    \
+                                 n,                                                                                    \
+                                 k,                                                                                    \
+                                 static_cast<const float *>(alpha),                                                    \
+                                 A,                                                                                    \
+                                 lda,                                                                                  \
+                                 0,                                                                                    \
+                                 B,                                                                                    \
+                                 ldb,                                                                                  \
+                                 0,                                                                                    \
+                                 static_cast<const float *>(beta),                                                     \
+                                 C,                                                                                    \
+                                 ldc,                                                                                  \
+                                 0,                                                                                    \
+                                 1,                                                                                    \
+                                 Atype,                                                                                \
+                                 Btype,                                                                                \
+                                 Ctype,                                                                                \
+                                 computeType});                                                                        \
+    }
+PYBLAS_EX_ENTRY(pyblasGemmEx, int, false)
+PYBLAS_EX_ENTRY(pyblasGemmEx_64, int64_t, false)
+PYBLAS_EX_ENTRY(pyblasGemmExRowMajor, int, true)
+PYBLAS_EX_ENTRY(pyblasGemmExRowMajor_64, int64_t, true)
+
+#define PYBLAS_STRIDED_EX_ENTRY(name, Int, row_major)                                                                  \
+    pyblasStatus_t name(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, Int m, Int n,       \
+                        Int k, const void *alpha, const void *A, pyblasDataType_t Atype, Int lda,                      \
+                        long long int strideA, const void *B, pyblasDataType_t Btype, Int ldb, long long int strideB,  \
+                        const void *beta, void *C, pyblasDataType_t Ctype, Int ldc, long long int strideC,             \
+                        Int batchCount, pyblasComputeType_t computeType, pyblasGemmAlgo_t) {                           \
+        return multiply(handle, {Form::strided_batched_ex,                                                             \
+                                 row_major,                                                                            \
+                                 transa,                                                                               \
+                                 transb,                                                                               \
+                                 m,                                                                                    \
+                                 n,                                                                                    \
+                                 k,                                                                                    \
+                                 static_cast<const float *>(alpha),                                                    \
+                                 A,                                                                                    \
+                                 lda,                                                                                  \
+                                 strideA,                                                                              \
+                                 B,                                                                                    \
+                                 ldb,                                                                                  \
+                                 strideB,                                                                              \
+                                 static_cast<const float *>(beta),                                                     \
+                                 C,                                                                                    \
+                                 ldc,                                                                                  \
+                                 strideC,                                                                              \
+                                 batchCount,                                                                           \
+                                 Atype,                                                                                \
+                                 Btype,                                                                                \
+                                 Ctype,                                                                                \
+                                 computeType});                                                                        \
+    }
+PYBLAS_STRIDED_EX_ENTRY(pyblasGemmStridedBatchedEx, int, false)
+PYBLAS_STRIDED_EX_ENTRY(pyblasGemmStridedBatchedEx_64, int64_t, false)
+PYBLAS_STRIDED_EX_ENTRY(pyblasGemmStridedBatchedExRowMajor, int, true)
+PYBLAS_STRIDED_EX_ENTRY(pyblasGemmStridedBatchedExRowMajor_64, int64_t, true)

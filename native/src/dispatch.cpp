@@ -13,7 +13,8 @@ namespace pyblas {
     X(coalesced)                                                                                                       \
     X(smem_tile) X(thread_tile_1d) X(thread_tile_2d) X(vectorized) X(conflict_free) X(double_buffer) X(async_pipeline)
 #define PYBLAS_SHIPPED_FAMILIES(X)                                                                                     \
-    X(warp_tile) X(producer_tile) X(split_k) X(stream_k) X(skinny) X(small_batch) X(wgmma)
+    X(warp_tile)                                                                                                       \
+    X(producer_tile) X(split_k) X(stream_k) X(skinny) X(small_batch) X(wgmma) X(half_tile)
 #else
 #define PYBLAS_LADDER_FAMILIES(X)
 #define PYBLAS_SHIPPED_FAMILIES(X)
@@ -97,7 +98,8 @@ bool same(const Problem &x, const Problem &y) {
 
 // Any number will do that is the same for the same question and seldom for others.
 uint64_t place_of(const Problem &question) {
-    uint64_t mixed = static_cast<uint64_t>(question.transa) * 2 + static_cast<uint64_t>(question.transb);
+    uint64_t mixed = static_cast<uint64_t>(question.transa) * 2 + static_cast<uint64_t>(question.transb) +
+                     static_cast<uint64_t>(question.a.dtype) * 4;
     for (const int64_t size : {question.m, question.n, question.k, question.batch, question.a.ld, question.b.ld})
         mixed = (mixed ^ static_cast<uint64_t>(size)) * 0x9e3779b97f4a7c15;
     return mixed >> 32;
@@ -117,6 +119,8 @@ const char *illegal(const Kernel &kernel, const Problem &problem, const Device &
     if (kernel.engine != device.engine)
         return kernel.engine == Engine::cpu ? "it computes on host memory and the handle is for a GPU"
                                             : "it runs on a GPU and the handle is for the CPU";
+    if (!(kernel.types >> static_cast<int>(problem.a.dtype) & 1))
+        return "it does not compute with matrices of these types";
     if (!(kernel.modes & modes(problem.mode)))
         return "it does not serve the compute mode";
     if (problem.batch_invariant && !kernel.batch_invariant)

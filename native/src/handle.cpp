@@ -88,6 +88,14 @@ int compute_type(ComputeMode mode) {
     return 0;
 }
 
+ComputeMode mode_of(int compute_type) {
+    ComputeMode found = ComputeMode::fp32;
+    for (const ModeName &entry : kModes)
+        if (entry.type == compute_type)
+            found = entry.mode;
+    return found;
+}
+
 Status set_compute_mode(pyblasContext *handle, int type) {
     for (const ModeName &mode : kModes)
         if (mode.type == type)

@@ -46,6 +46,7 @@ Status check_fork();
 // compute modes that have a kernel on the handle's engine
 Status set_compute_mode(pyblasContext *handle, int mode);
 int compute_type(ComputeMode mode);
+ComputeMode mode_of(int compute_type); // which is one of the enum's
 Status set_kernel(pyblasContext *handle, const char *name);
 
 #ifdef PYBLAS_HAVE_CUDA

@@ -83,7 +83,12 @@ struct Kernel {
     bool batch_invariant = false;
 
     Footprint footprint = {};
+
+    // Types of A and B it computes with, one bit each. C is float32 beside float32, and any of the three otherwise.
+    uint8_t types = 1 << static_cast<int>(Dtype::f32);
 };
+
+constexpr uint8_t kHalfTypes = 1 << static_cast<int>(Dtype::f16) | 1 << static_cast<int>(Dtype::bf16);
 
 // Their order: k in parts of this, each part's products added one after another from zero, and the parts' sums, if
 // there are several, one after another to zero.

@@ -16,6 +16,10 @@ enum class Op : uint8_t { N, T }; // for real data the conjugate transpose is T
 
 enum class Dtype : uint8_t { f32, f16, bf16 };
 
+PYBLAS_HOST_DEVICE constexpr int64_t bytes_of(Dtype type) {
+    return type == Dtype::f32 ? 4 : 2;
+}
+
 // One bit each: a kernel lists the modes it serves as a mask.
 enum class ComputeMode : uint8_t { fp32 = 1, fp32_pedantic = 2, tf32 = 4 };
 

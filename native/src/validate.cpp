@@ -28,6 +28,10 @@ enum Argument {
     kLdc,
     kStrideC,
     kBatchCount,
+    kAtype,
+    kBtype,
+    kCtype,
+    kComputeType,
     kArguments
 };
 
@@ -40,12 +44,14 @@ constexpr Signature kSignatures[] = {
     {"sgemm", {1, 2, 3, 4, 5, 6, 7, 8, 0, 9, 10, 0, 11, 12, 13, 0, 0}},
     {"gemm_strided_batched", {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}},
     {"gemm_batched", {1, 2, 3, 4, 5, 6, 7, 8, 0, 9, 10, 0, 11, 12, 13, 0, 14}},
+    {"gemm_ex", {1, 2, 3, 4, 5, 6, 7, 9, 0, 10, 12, 0, 13, 14, 16, 0, 0, 8, 11, 15, 17}},
+    {"gemm_strided_batched_ex", {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 13, 14, 15, 16, 18, 19, 20, 8, 12, 17, 21}},
 };
 
 const char *argument_name(Form form, Argument argument) {
-    constexpr const char *names[kArguments] = {"transa", "transb", "m",       "n",       "k",         "alpha",
-                                               "A",      "lda",    "strideA", "B",       "ldb",       "strideB",
-                                               "beta",   "C",      "ldc",     "strideC", "batchCount"};
+    constexpr const char *names[kArguments] = {
+        "transa",  "transb", "m", "n",   "k",       "alpha",      "A",     "lda",   "strideA", "B",          "ldb",
+        "strideB", "beta",   "C", "ldc", "strideC", "batchCount", "Atype", "Btype", "Ctype",   "computeType"};
     if (form == Form::batched) {
         switch (argument) {
         case kA:
@@ -63,14 +69,46 @@ const char *argument_name(Form form, Argument argument) {
 
 // "sgemm: argument 8 (lda) is ", then what the caller gives.
 #define PYBLAS_INVALID(call, argument, format, ...)                                                                    \
-    fail(PYBLAS_STATUS_INVALID_VALUE, "%s: argument %d (%s) is " format,                                               \
-         kSignatures[static_cast<int>((call).form)].name, kSignatures[static_cast<int>((call).form)].number[argument], \
-         argument_name((call).form, argument), __VA_ARGS__)
+    PYBLAS_REFUSE(PYBLAS_STATUS_INVALID_VALUE, call, argument, format, __VA_ARGS__)
+#define PYBLAS_REFUSE(status, call, argument, format, ...)                                                             \
+    fail(status, "%s: argument %d (%s) is " format, kSignatures[static_cast<int>((call).form)].name,                   \
+         kSignatures[static_cast<int>((call).form)].number[argument], argument_name((call).form, argument),            \
+         __VA_ARGS__)
 
 Status check_operation(const Call &call, Argument argument, int value) {
     if (value == PYBLAS_OP_N || value == PYBLAS_OP_T || value == PYBLAS_OP_C)
         return kSuccess;
     return PYBLAS_INVALID(call, argument, "%d, must be 0 (N), 1 (T) or 2 (C)", value);
+}
+
+bool is_type(int value) {
+    return value == PYBLAS_R_32F || value == PYBLAS_R_16F || value == PYBLAS_R_16BF;
+}
+const char *type_name(int value) {
+    return value == PYBLAS_R_32F ? "float32" : value == PYBLAS_R_16F ? "float16" : "bfloat16";
+}
+Dtype dtype_of(int value) {
+    return value == PYBLAS_R_32F ? Dtype::f32 : value == PYBLAS_R_16F ? Dtype::f16 : Dtype::bf16;
+}
+
+// A and B of one type; beside float32, C is float32.
+Status check_types(const Call &call) {
+    for (const auto &[argument, type] :
+         {std::pair{kAtype, call.a_type}, std::pair{kBtype, call.b_type}, std::pair{kCtype, call.c_type}})
+        if (!is_type(type))
+            return PYBLAS_REFUSE(PYBLAS_STATUS_NOT_SUPPORTED, call, argument,
+                                 "%d, must be 0 (float32), 2 (float16) or 14 (bfloat16)", type);
+    if (call.b_type != call.a_type)
+        return PYBLAS_REFUSE(PYBLAS_STATUS_NOT_SUPPORTED, call, kBtype, "%d (%s), must be Atype = %d (%s)", call.b_type,
+                             type_name(call.b_type), call.a_type, type_name(call.a_type));
+    if (call.a_type == PYBLAS_R_32F && call.c_type != PYBLAS_R_32F)
+        return PYBLAS_REFUSE(PYBLAS_STATUS_NOT_SUPPORTED, call, kCtype, "%d (%s), must be 0 (float32) as Atype is",
+                             call.c_type, type_name(call.c_type));
+    if (call.compute != PYBLAS_COMPUTE_32F && call.compute != PYBLAS_COMPUTE_32F_PEDANTIC &&
+        call.compute != PYBLAS_COMPUTE_32F_FAST_TF32)
+        return PYBLAS_REFUSE(PYBLAS_STATUS_NOT_SUPPORTED, call, kComputeType,
+                             "%d, must be 68 (32F), 69 (32F_PEDANTIC) or 77 (32F_FAST_TF32)", call.compute);
+    return kSuccess;
 }
 
 Status check_extent(const Call &call, Argument argument, int64_t value) {
@@ -166,6 +204,8 @@ Verdict validate(const Call &call, bool scalars_on_host, bool arrays_on_host, Pr
 
     PYBLAS_CHECK(check_operation(call, kTransa, call.transa));
     PYBLAS_CHECK(check_operation(call, kTransb, call.transb));
+    if (has_types(call.form))
+        PYBLAS_CHECK(check_types(call));
     PYBLAS_CHECK(check_extent(call, kM, call.m));
     PYBLAS_CHECK(check_extent(call, kN, call.n));
     PYBLAS_CHECK(check_extent(call, kK, call.k));
@@ -188,7 +228,8 @@ Verdict validate(const Call &call, bool scalars_on_host, bool arrays_on_host, Pr
     const int64_t a_rows = a_by_k ? call.k : call.m, a_columns = a_by_k ? call.m : call.k;
     const int64_t b_rows = b_by_n ? call.n : call.k, b_columns = b_by_n ? call.k : call.n;
     const int64_t c_rows = call.row_major ? call.n : call.m, c_columns = call.row_major ? call.m : call.n;
-    const int64_t steps = call.form == Form::strided_batched ? call.batch : 1;
+    const bool strided = call.form == Form::strided_batched || call.form == Form::strided_batched_ex;
+    const int64_t steps = strided ? call.batch : 1;
     PYBLAS_CHECK(check_range(call, kLdc, c_rows, c_columns, call.ldc, kStrideC, call.stride_c, steps));
     if (!disjoint(c_rows, c_columns, call.ldc, call.stride_c, steps))
         return {PYBLAS_INVALID(call, kStrideC,
@@ -226,8 +267,9 @@ Verdict validate(const Call &call, bool scalars_on_host, bool arrays_on_host, Pr
     }
 #undef PYBLAS_CHECK
 
-    const auto operand = [&](const void *pointer, int64_t ld, int64_t stride) {
+    const auto operand = [&](const void *pointer, int64_t ld, int64_t stride, int type) {
         Operand operand;
+        operand.dtype = dtype_of(type);
         if (call.form == Form::batched)
             operand.array = static_cast<void *const *>(pointer);
         else
@@ -245,9 +287,9 @@ Verdict validate(const Call &call, bool scalars_on_host, bool arrays_on_host, Pr
     problem->n = call.n;
     problem->k = call.k;
     problem->batch = call.batch;
-    problem->a = operand(call.a, call.lda, call.stride_a);
-    problem->b = operand(call.b, call.ldb, call.stride_b);
-    problem->c = operand(call.c, call.ldc, call.stride_c);
+    problem->a = operand(call.a, call.lda, call.stride_a, call.a_type);
+    problem->b = operand(call.b, call.ldb, call.stride_b, call.b_type);
+    problem->c = operand(call.c, call.ldc, call.stride_c, call.c_type);
     problem->alpha = scalar(call.alpha);
     problem->beta = scalar(call.beta);
     if (call.row_major) { // C' = op(B)' op(A)': the stored matrices are the transposes already

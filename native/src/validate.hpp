@@ -8,7 +8,7 @@
 namespace pyblas {
 
 // The argument list a caller wrote: plain, with strides, or with arrays of pointers.
-enum class Form : uint8_t { sgemm, strided_batched, batched };
+enum class Form : uint8_t { sgemm, strided_batched, batched, ex, strided_batched_ex };
 
 // One call as it was written. For Form::batched the three pointers are the arrays.
 struct Call {
@@ -25,7 +25,12 @@ struct Call {
     void *c;
     int64_t ldc, stride_c;
     int64_t batch;
+    int a_type = PYBLAS_R_32F, b_type = PYBLAS_R_32F, c_type = PYBLAS_R_32F, compute = PYBLAS_COMPUTE_32F; // of ex
 };
+
+inline bool has_types(Form form) {
+    return form == Form::ex || form == Form::strided_batched_ex;
+}
 
 struct Verdict {
     Status status;

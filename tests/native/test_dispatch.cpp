@@ -54,6 +54,10 @@ constexpr Shape kShapes[] = {
     {300, 200, 20, 1},     {33, 494, 3, 1},       {16, 1048576, 16, 1},     {768, 768, 768, 1},
     {1536, 1536, 1536, 1}, {3072, 3072, 3072, 1}, {16384, 16384, 16384, 1}, {512, 4096, 4096, 1},
 };
+constexpr Shape kHalfShapes[] = {{64, 64, 64, 1},       {256, 256, 256, 1},    {1024, 1024, 1024, 1},
+                                 {4096, 4096, 4096, 1}, {8192, 8192, 8192, 1}, {16, 4096, 4096, 1},
+                                 {256, 256, 65536, 1},  {128, 128, 64, 384},   {2048, 2048, 64, 64},
+                                 {4095, 4097, 4093, 1}, {8, 8, 8, 100000}};
 constexpr Shape kOddShapes[] = {{2047, 2049, 1023, 1}, {4095, 4097, 4093, 1}}; // for multiply-adds alone
 
 Problem problem_of(const Shape &shape, Op transa, Op transb) {
@@ -85,7 +89,8 @@ void expect(bool fact, const std::string &what) {
 }
 
 // What each device takes for each shape; the four op pairs stand on one line if they agree.
-std::string choices(std::set<std::string> *winners, bool batch_invariant, ComputeMode mode = ComputeMode::fp32) {
+std::string choices(std::set<std::string> *winners, bool batch_invariant, ComputeMode mode = ComputeMode::fp32,
+                    Dtype type = Dtype::f32) {
     std::ostringstream out;
     for (const Model &model : kModels) {
         const Device device = gpu_model(model.sm, model.multiprocessors, model.clock_hz, model.bandwidth,
@@ -94,7 +99,9 @@ std::string choices(std::set<std::string> *winners, bool batch_invariant, Comput
         if (mode == ComputeMode::fp32_pedantic && !device.has_90a_code)
             continue;
         std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
-        if (mode == ComputeMode::fp32_pedantic)
+        if (type != Dtype::f32)
+            shapes.assign(std::begin(kHalfShapes), std::end(kHalfShapes));
+        else if (mode == ComputeMode::fp32_pedantic)
             shapes.insert(shapes.end(), std::begin(kOddShapes), std::end(kOddShapes));
         for (const Shape &shape : shapes) {
             std::string names;
@@ -104,6 +111,7 @@ std::string choices(std::set<std::string> *winners, bool batch_invariant, Comput
                     Problem problem = problem_of(shape, transa, transb);
                     problem.batch_invariant = batch_invariant;
                     problem.mode = mode;
+                    problem.a.dtype = problem.b.dtype = problem.c.dtype = type;
                     const Status status = select(problem, device, kWorkspace, nullptr, &selection);
                     expect(status == kSuccess, std::string("selection on ") + model.name);
                     if (status != kSuccess)
@@ -119,8 +127,9 @@ std::string choices(std::set<std::string> *winners, bool batch_invariant, Comput
                         names += (names.empty() ? "" : " ") + name;
                 }
             out << model.name << (batch_invariant ? " batch-invariant" : "")
-                << (mode == ComputeMode::fp32_pedantic ? " pedantic" : "") << " m=" << shape.m << " n=" << shape.n
-                << " k=" << shape.k << " batch=" << shape.batch << ": " << names << "\n";
+                << (mode == ComputeMode::fp32_pedantic ? " pedantic" : "") << (type == Dtype::f32 ? "" : " float16")
+                << " m=" << shape.m << " n=" << shape.n << " k=" << shape.k << " batch=" << shape.batch << ": " << names
+                << "\n";
         }
     }
     return out.str();
@@ -141,8 +150,9 @@ void compare(const std::string &got, const char *path) {
 
 void check_gpu_rows(int count, char **arguments) {
     std::set<std::string> winners;
-    const std::string got =
-        choices(&winners, false) + choices(nullptr, true) + choices(&winners, false, ComputeMode::fp32_pedantic);
+    const std::string got = choices(&winners, false) + choices(nullptr, true) +
+                            choices(&winners, false, ComputeMode::fp32_pedantic) +
+                            choices(&winners, false, ComputeMode::fp32, Dtype::f16);
     for (int i = 0; const Kernel *kernel = kernel_at(i); ++i) {
         const std::string family = kernel->family;
         bool ladder = false; // its steps are there to be called by name

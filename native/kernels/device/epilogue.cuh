@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "half.cuh"
 #include "problem.hpp"
 
 namespace pyblas {
@@ -20,6 +21,16 @@ public:
     __device__ __forceinline__ bool idle() const { return depth_ == 0 && beta_ == 1.0f; }
 
     __device__ __forceinline__ void store(float *c, float sum) const { *c = value(sum, beta_ == 0.0f ? 0.0f : *c); }
+
+    // One element of a C of any type, so many from c on; a 16-bit C rounds the float that float32 would have got.
+    __device__ __forceinline__ void store(void *c, int64_t at, Dtype type, float sum) const {
+        if (type == Dtype::f32) {
+            store(static_cast<float *>(c) + at, sum);
+        } else {
+            uint16_t *const target = static_cast<uint16_t *>(c) + at;
+            *target = half_of_float(type, value(sum, beta_ == 0.0f ? 0.0f : float_of_half(type, *target)));
+        }
+    }
 
     // Two rows of C at once, in two steps, so that many loads are on their way before the first store; c is aligned to
     // 8 bytes.

@@ -141,7 +141,7 @@ __device__ __forceinline__ uint32_t bf16_pair(float first, float second) {
 #else
     const auto rounded = [](float value) {
         const uint32_t bits = __float_as_uint(value);
-        return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+        return value != value ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     };
     return rounded(first) | rounded(second) << 16;
 #endif
