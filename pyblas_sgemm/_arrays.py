@@ -27,6 +27,7 @@ TYPES: dict[str, int] = {
     "float16": lib.PYBLAS_R_16F,
     "bfloat16": lib.PYBLAS_R_16BF,
 }
+_ITEMS = {"float32": ITEM, "float16": 2, "bfloat16": 2}
 ONLY_FLOAT32 = ("float32",)
 ANY_TYPE = tuple(TYPES)
 
@@ -62,7 +63,7 @@ class View(NamedTuple):
 
     @property
     def item(self) -> int:
-        return ITEM if self.dtype == "float32" else 2
+        return _ITEMS[self.dtype]
 
 
 class Elements(NamedTuple):
@@ -152,15 +153,14 @@ def _is_jax(x: object) -> bool:
 
 
 def _torch_view(torch: Any, x: Any, name: str, types: tuple[str, ...]) -> View:
-    known = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
-    kind = _require_type(name, x.dtype, known.get(x.dtype), types)
+    kind = _require_type(name, x.dtype, str(x.dtype).removeprefix("torch."), types)
     if x.layout is not torch.strided or x.is_neg() or x.device.type not in ("cpu", "cuda"):
         raise TypeError(
             f"{name} is a {x.layout} tensor on {x.device}; a strided one on the CPU or a CUDA device is needed"
         )
     # Reading a tensor that requires gradients is fine, as through detach(): the product is not recorded. Writing into one
     # behind autograd's back is not.
-    item = x.element_size()
+    item = _ITEMS[kind]
     shape, strides = tuple(x.shape), tuple(step * item for step in x.stride())
     if x.device.index is not None and torch.Tensor not in short:
         short[torch.Tensor] = short[torch.nn.Parameter] = _ShortTorch(torch)
@@ -276,8 +276,8 @@ def _dlpack_view(x: Any, name: str, stream: int | None, types: tuple[str, ...]) 
         capsule = x.__dlpack__(**arguments)
     tensor, readonly = _read_capsule(capsule)
     known = {(2, 32, 1): "float32", (2, 16, 1): "float16", (4, 16, 1): "bfloat16"}
-    kind = known.get((tensor.dtype_code, tensor.dtype_bits, tensor.dtype_lanes))
-    kind = _require_type(name, f"DLPack type {tensor.dtype_code} of {tensor.dtype_bits} bits", kind, types)
+    found = known.get((tensor.dtype_code, tensor.dtype_bits, tensor.dtype_lanes))
+    dtype = _require_type(name, f"DLPack type {tensor.dtype_code} of {tensor.dtype_bits} bits", found, types)
     item = tensor.dtype_bits // 8
     shape = tuple(tensor.shape[: tensor.ndim])
     steps = tensor.strides
@@ -287,7 +287,7 @@ def _dlpack_view(x: Any, name: str, stream: int | None, types: tuple[str, ...]) 
     owner = (x, capsule)
     readonly = readonly or _is_jax(x)
     blocks = _blocks(shape, strides, item)
-    return View(x, owner, "interface", address, shape, strides, *blocks, readonly, device, stream, kind)
+    return View(x, owner, "interface", address, shape, strides, *blocks, readonly, device, stream, dtype)
 
 
 def _read_capsule(capsule: object) -> tuple[_DLTensor, bool]:

@@ -477,6 +477,8 @@ def kernels() -> list[KernelInfo]:
         name, family, engine, modes, types = (
             ffi.string(text).decode() for text in (info.name, info.family, info.engine, info.modes, info.types)
         )
-        numbers = (int(number) for number in (info.min_sm, info.threads, info.registers, info.shared_bytes))
-        rows.append(KernelInfo(name, family, engine, tuple(modes.split()), *numbers, tuple(types.split())))
+        block = int(info.threads), int(info.registers), int(info.shared_bytes)
+        rows.append(
+            KernelInfo(name, family, engine, tuple(modes.split()), int(info.min_sm), *block, tuple(types.split()))
+        )
     return rows
