@@ -3,14 +3,17 @@
     python bench/regret.py                        # shapes.json and 200 random shapes, a csv row for each kernel of each
     python bench/fit.py bench/results/GPU-regret.csv    # what the predictions miss, and the regret once more
 
-Kernels that are predicted to take more than --within times the best prediction are not run, and of those that are, the
-csv keeps the chosen one and what takes at most 1.5 times the best. Needs what bench.py needs.
+Kernels that are predicted to take more than --within times the best prediction are not run; those that multiply in FP32
+are held against the best of their kind, so that the choices of fp32_pedantic are judged by the same rows. The csv keeps
+the chosen ones, and what takes at most --keep times the best. Needs what bench.py needs.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +21,12 @@ from pathlib import Path
 import cupy as cp
 import numpy as np
 import timing
-from fit import NEAR, report
+from fit import report
 from timing import Buffers, LibraryError, Pyblas, Shape, gpu_facts, time_groups
 
 from bench import HERE, gpu_kernels, shapes
 
-FIELDS = ["source", "ops", "m", "n", "k", "batch", "kernel", "chosen", "us", "us_low", "predicted_us", "gpu", "driver",
+FIELDS = ["source", "ops", "m", "n", "k", "batch", "kernel", "chosen", "pedantic", "us", "us_low", "predicted_us", "gpu", "driver",
           "commit"]  # fmt: skip
 MOST_FLOPS, MOST_BYTES = 2e11, 1e9  # of a random product
 
@@ -42,16 +45,31 @@ def random_shapes(count: int, seed: int = 0) -> Iterator[Shape]:
             count -= 1
 
 
+def predictions(pyblas: Pyblas, kernels: list[str], shape: Shape, mode: str) -> tuple[str, dict[str, float]]:
+    """The kernel that the mode takes, and the predicted seconds of all that do not refuse."""
+    pyblas.set_modes(mode, False)
+    pyblas.force("")
+    chosen, found = pyblas.selected(shape), {}
+    for kernel in kernels:
+        with contextlib.suppress(LibraryError):
+            pyblas.force(kernel)
+            found[kernel] = pyblas.prediction(shape)[1]
+    return chosen, found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--random", type=int, default=200, help="how many random shapes")
+    parser.add_argument("--seed", type=int, default=0, help="of the random shapes")
     parser.add_argument("--within", type=float, default=3.0, help="times the best prediction")
+    parser.add_argument("--keep", type=float, default=1.5, help="times the best measured")
+    parser.add_argument("--part", default="0/1", help="i/n: each n-th shape from the i-th on, to share them among GPUs")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after that many")
     parser.add_argument("--commit", default="unknown", help="what is measured")
     parser.add_argument("--output", type=Path, help="csv file; bench/results/<GPU>-regret.csv if not given")
     options = parser.parse_args()
 
-    timing.GROUP_SECONDS, timing.MOST_LAUNCHES, timing.GROUPS = 1e-3, 200, 5
+    timing.GROUP_SECONDS, timing.MOST_LAUNCHES, timing.GROUPS = 0.7e-3, 200, 5
     began = time.monotonic()
     stream = cp.cuda.Stream(non_blocking=True)
     pyblas = Pyblas(stream)
@@ -60,38 +78,40 @@ def main() -> None:
     kernels = [name for name in gpu_kernels() if name != "selected"]
     output = options.output or HERE / "results" / (facts["gpu"].lower().replace(" ", "-") + "-regret.csv")
     listed = {shape: family for family, shape in shapes([]) if shape.flops < 2e12}
-    work = [*listed.items(), *((shape, "random") for shape in random_shapes(options.random))]
+    work = [*listed.items(), *((shape, "random") for shape in random_shapes(options.random, options.seed))]
+    part, parts = map(int, options.part.split("/"))
     rows = []
     with output.open("w", newline="") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
-        for number, (shape, source) in enumerate(work):
+        for number, (shape, source) in itertools.islice(enumerate(work), part, None, parts):
             if time.monotonic() - began > options.seconds:
                 print(f"out of time after {number} of {len(work)} shapes")
                 break
-            pyblas.force("")
-            chosen, best = pyblas.prediction(shape)
+            pedantic, in_fp32 = predictions(pyblas, kernels, shape, "fp32_pedantic")
+            chosen, predicted = predictions(pyblas, kernels, shape, "fp32")
+            least, least_in_fp32 = min(predicted.values()), min(in_fp32.values())
             buffers = Buffers(shape, l2_bytes, seed=number)
             measured = []
-            for kernel in kernels:
+            for kernel, seconds in predicted.items():
+                limit = options.within * (least_in_fp32 if kernel in in_fp32 else least)
+                if seconds > limit and kernel not in (chosen, pedantic):
+                    continue
                 pyblas.force(kernel)
-                try:
-                    predicted = pyblas.prediction(shape)[1]
-                    if predicted > options.within * best and kernel != chosen:
-                        continue
-                    cold = time_groups(
-                        stream, lambda index, s=shape, b=buffers: pyblas.call(s, *b.pointers(index)), buffers.sets
-                    )
-                except LibraryError:
-                    continue  # refused
+                cold = time_groups(
+                    stream, lambda index, s=shape, b=buffers: pyblas.call(s, *b.pointers(index)), buffers.sets
+                )
                 row = {"source": source, "ops": shape.ops, "m": shape.m, "n": shape.n, "k": shape.k,
                        "batch": shape.batch, "kernel": kernel, "chosen": int(kernel == chosen),
-                       "us": f"{cold.median * 1e6:.2f}", "us_low": f"{cold.low * 1e6:.2f}",
-                       "predicted_us": f"{predicted * 1e6:.2f}", "gpu": facts["gpu"], "driver": facts["driver"],
-                       "commit": options.commit}  # fmt: skip
+                       "pedantic": int(kernel == pedantic), "us": f"{cold.median * 1e6:.2f}",
+                       "us_low": f"{cold.low * 1e6:.2f}", "predicted_us": f"{seconds * 1e6:.2f}", "gpu": facts["gpu"],
+                       "driver": facts["driver"], "commit": options.commit}  # fmt: skip
                 measured.append({name: str(value) for name, value in row.items()})
             fastest = min(float(row["us"]) for row in measured)
-            near = [row for row in measured if row["chosen"] == "1" or float(row["us"]) <= NEAR * fastest]
+            fastest_in_fp32 = min(float(row["us"]) for row in measured if row["kernel"] in in_fp32)
+            near = [row for row in measured
+                    if row["kernel"] in (chosen, pedantic)
+                    or float(row["us"]) <= options.keep * (fastest_in_fp32 if row["kernel"] in in_fp32 else fastest)]  # fmt: skip
             writer.writerows(near)
             rows += near
             file.flush()

@@ -526,7 +526,7 @@ constexpr Kernel kRows[] = {
      packed_launch, true},
     {"cpu_blas", "cpu_blas", Engine::cpu, kFp32Modes, 0, false, blas_refuses, nullptr, blas_cost, blas_launch},
     {"cpu_half", "cpu_half", Engine::cpu, kFp32Modes, 0, false, half_refuses, nullptr, half_cost, half_launch, true,
-     Footprint{}, kHalfTypes},
+     Footprint{}, nullptr, kHalfTypes},
 };
 
 } // namespace

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "cost.hpp"
+
 namespace pyblas {
 
 // A family joins the table here, and only here.
@@ -142,13 +144,13 @@ Status select(const Problem &problem, const Device &device, size_t workspace_lim
     if (forced) {
         if (const char *reason = illegal(*forced, problem, device, workspace_limit))
             return fail(PYBLAS_STATUS_NOT_SUPPORTED, "kernel %s was forced, but %s", forced->name, reason);
-        *selection = {forced, forced->cost(problem, device), wants(*forced, problem, device), 1};
+        *selection = {forced, predict(*forced, problem, device), wants(*forced, problem, device), 1};
         return kSuccess;
     }
     const auto consider = [&](const Kernel &kernel) {
         if (illegal(kernel, problem, device, workspace_limit))
             return false;
-        const double seconds = kernel.cost(problem, device);
+        const double seconds = predict(kernel, problem, device);
         if (!selection->kernel || seconds < selection->seconds) {
             selection->kernel = &kernel;
             selection->seconds = seconds;

@@ -12,6 +12,8 @@ struct CUstream_st;
 
 namespace pyblas {
 
+struct Work;
+
 enum class Engine : uint8_t { cpu, gpu };
 
 // What dispatch and kernels know of the processor. Plain facts, so that tests can make up any device.
@@ -73,7 +75,7 @@ struct Kernel {
     const char *(*refuses)(const Problem &, const Device &);
     // Bytes it wants; nullptr for none. Given less, launch() is not called and the next kernel is taken.
     size_t (*workspace)(const Problem &, const Device &);
-    // Predicted seconds on the device.
+    // Predicted seconds on the device; nullptr where work() is counted instead.
     double (*cost)(const Problem &, const Device &);
     Status (*launch)(const Problem &, const Launch &);
 
@@ -83,6 +85,9 @@ struct Kernel {
     bool batch_invariant = false;
 
     Footprint footprint = {};
+
+    // What the product asks of the device, for rows whose rates are fitted (cost.hpp).
+    Work (*work)(const Problem &, const Device &) = nullptr;
 
     // Types of A and B it computes with, one bit each. C is float32 beside float32, and any of the three otherwise.
     uint8_t types = 1 << static_cast<int>(Dtype::f32);

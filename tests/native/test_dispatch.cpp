@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cost.hpp"
 #include "device.hpp"
 #include "dispatch.hpp"
 #include "engine.hpp"
@@ -53,6 +54,7 @@ constexpr Shape kShapes[] = {
     {16, 14336, 4096, 1},  {48, 48, 65536, 1},    {64, 64, 64, 2000},       {10, 10, 65536, 1},
     {300, 200, 20, 1},     {33, 494, 3, 1},       {16, 1048576, 16, 1},     {768, 768, 768, 1},
     {1536, 1536, 1536, 1}, {3072, 3072, 3072, 1}, {16384, 16384, 16384, 1}, {512, 4096, 4096, 1},
+    {76, 160, 3292, 1},
 };
 constexpr Shape kHalfShapes[] = {{64, 64, 64, 1},       {256, 256, 256, 1},    {1024, 1024, 1024, 1},
                                  {4096, 4096, 4096, 1}, {8192, 8192, 8192, 1}, {16, 4096, 4096, 1},
@@ -198,6 +200,8 @@ void check_table() {
                std::string(kernel->name) + " begins with its family");
         expect(kernel_named(kernel->name) == kernel, std::string(kernel->name) + " is found by its name");
         expect(kernel->modes != 0, std::string(kernel->name) + " serves a mode");
+        expect(kernel->work ? rates_of(kernel->name) != nullptr : kernel->cost != nullptr,
+               std::string(kernel->name) + " predicts its time");
         const Footprint &footprint = kernel->footprint;
         expect(kernel->engine == Engine::cpu ||
                    (footprint.threads % 32 == 0 && footprint.registers() >= 32 && footprint.shared_bytes <= 227 << 10),

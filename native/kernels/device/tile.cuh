@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "cost.hpp"
 #include "kernel.hpp"
 #include "launch.cuh"
 
@@ -93,6 +94,30 @@ __device__ __forceinline__ TilePlace place_tile(const TileGrid &grid, int64_t nu
 template <int Band = 16>
 __device__ __forceinline__ TilePlace place_tile(const TileGrid &grid) {
     return place_tile<Band>(grid, block_number());
+}
+
+// Blocks of one tile each, resident of them beside each other, that bring A and B in stages of BK. What lies along k is
+// transposed on its way, float by float.
+template <class Tile>
+Work tile_work(const Problem &problem, const Device &device, int resident) {
+    Work work;
+    work.spread(static_cast<double>(TileGrid::of(problem, Tile::BM, Tile::BN).blocks), resident, device);
+    work.move(problem);
+    work.steps = static_cast<double>((problem.k + Tile::BK - 1) / Tile::BK * Tile::BK);
+    work.flops = 2.0 * Tile::BM * Tile::BN * work.steps;
+    const auto copies = [&](int side, bool along_k, const Operand &operand) {
+        const double floats = side * work.steps;
+        work.copies += along_k ? floats : floats / 4;
+        if (!along_k && operand.ld % 4 != 0)
+            work.narrow += floats;
+    };
+    copies(Tile::BM, problem.transa == Op::T, problem.a);
+    copies(Tile::BN, problem.transb == Op::N, problem.b);
+    work.trips = work.narrow / Tile::kThreads;
+    if (problem.c.ld % 4 != 0)
+        work.single = std::min(1.0, static_cast<double>(problem.m) / Tile::BM) *
+                      std::min(1.0, static_cast<double>(problem.n) / Tile::BN);
+    return work;
 }
 
 // Coefficients of a prediction, measured for each tile.

@@ -19,7 +19,6 @@ struct Panels {
 };
 
 constexpr int kPackThreads = 256, kPackFloats = 4096; // of one block
-constexpr double kPackSeconds = 3e-6;                 // of a launch
 
 // One operand, or the part of it that a launch works on.
 struct Source {

@@ -270,8 +270,8 @@ const char *refuses(const Problem &problem, const Device &device) {
 }
 
 template <class Tile>
-double cost(const Problem &problem, const Device &device) {
-    return predict(problem, device, Tile::BM, Tile::BN, Tile::kRate, 1);
+Work work(const Problem &problem, const Device &device) {
+    return tile_work<Tile>(problem, device, 1);
 }
 
 template <class Tile>
@@ -312,21 +312,25 @@ const char *refuses_packed(const Problem &problem, const Device &device) {
                : nullptr;
 }
 
+// Every part is packed and multiplied in turn; each of its waves is whole.
 template <class Tile>
-double cost_packed(const Problem &problem, const Device &device) {
-    const Parts parts = Parts::of(TileGrid::of(problem, Tile::BM, Tile::BN), Tile::BM, Tile::BN,
-                                  padded_depth<Tile>(problem), workspace_packed<Tile>(problem, device));
+Work work_packed(const Problem &problem, const Device &device) {
     const TileGrid all = TileGrid::of(problem, Tile::BM, Tile::BN);
+    const Parts parts =
+        Parts::of(all, Tile::BM, Tile::BN, padded_depth<Tile>(problem), workspace_packed<Tile>(problem, device));
     const double count_a = static_cast<double>((all.rows + parts.rows - 1) / parts.rows);
     const double count_b = static_cast<double>((all.columns + parts.columns - 1) / parts.columns);
-    const double waves = std::ceil(static_cast<double>(parts.rows * parts.columns) / device.multiprocessors);
-    const double flops = 2.0 * Tile::BM * Tile::BN * (static_cast<double>(problem.k) + 16);
-    const double wave = Tile::kSeconds + flops * device.multiprocessors / (Tile::kEfficiency * device.fp32_flops);
-    const double packs = count_a + count_a * count_b; // launches
-    const double bytes = 8.0 * static_cast<double>(problem.k) *
+    Work work;
+    work.move(problem);
+    work.read = 0; // the panels are, from the L2
+    work.waves =
+        count_a * count_b * std::ceil(static_cast<double>(parts.rows * parts.columns) / device.multiprocessors);
+    work.steps = static_cast<double>(padded_depth<Tile>(problem));
+    work.flops = 2.0 * Tile::BM * Tile::BN * work.steps;
+    work.second_kernels = count_a + count_a * count_b; // that pack
+    work.partial_bytes = 8.0 * static_cast<double>(problem.k) *
                          (static_cast<double>(problem.m) + count_a * static_cast<double>(problem.n));
-    return device.launch_seconds + count_a * count_b * waves * wave + packs * kPackSeconds +
-           bytes / (0.8 * device.bandwidth);
+    return work;
 }
 
 template <class Tile>
@@ -360,23 +364,11 @@ Status launch_packed(const Problem &problem, const Launch &launch_on) {
     return kSuccess;
 }
 
-// Efficiencies are those of squares on an H200 while all multiprocessors have a tile, in the order NN, NT, TN, TT, or
-// of packed operands; seconds, what a tile takes beside its multiply-adds.
-struct Tile48x96 : WarpTile<48, 96, 64, 48, 96, 12, 12, 3, 1, 8> {
-    static constexpr TileRate kRate{1, {0.66, 0.69, 0.6, 0.66}, 1, 3e-6, 0.2};
-};
-struct Tile96x192 : WarpTile<96, 192, 16, 48, 96, 12, 12, 4, 1, 2> {
-    static constexpr TileRate kRate{1, {0.72, 0.77, 0.705, 0.74}, 1, 1e-6, 0.09};
-};
-struct Tile192x192 : WarpTile<192, 192, 16, 48, 96, 12, 12, 3, 1> {
-    static constexpr double kEfficiency = 0.82, kSeconds = 25e-6;
-};
-struct Tile128x256 : WarpTile<128, 256, 16, 32, 128, 8, 16, 4, 1> {
-    static constexpr double kEfficiency = 0.803, kSeconds = 3e-6;
-};
-struct Tile256x128 : WarpTile<256, 128, 16, 128, 32, 16, 8, 4, 1> {
-    static constexpr double kEfficiency = 0.785, kSeconds = 3e-6;
-};
+struct Tile48x96 : WarpTile<48, 96, 64, 48, 96, 12, 12, 3, 1, 8> {};
+struct Tile96x192 : WarpTile<96, 192, 16, 48, 96, 12, 12, 4, 1, 2> {};
+struct Tile192x192 : WarpTile<192, 192, 16, 48, 96, 12, 12, 3, 1> {};
+struct Tile128x256 : WarpTile<128, 256, 16, 32, 128, 8, 16, 4, 1> {};
+struct Tile256x128 : WarpTile<256, 128, 16, 128, 32, 16, 8, 4, 1> {};
 
 // A block has no more than the device gives, whatever the tile could use.
 template <class Tile, class Feed>
@@ -392,10 +384,11 @@ constexpr Footprint kFootprint{Tile::kThreads + kProducers, Tile::kResident,
      true,                                                                                                             \
      refuses<Tile>,                                                                                                    \
      nullptr,                                                                                                          \
-     cost<Tile>,                                                                                                       \
+     nullptr,                                                                                                          \
      launch_copied<Tile>,                                                                                              \
      false,                                                                                                            \
-     kFootprint<Tile, Copied<Tile, false, false>>}
+     kFootprint<Tile, Copied<Tile, false, false>>,                                                                     \
+     work<Tile>}
 #define PYBLAS_PACKED_ROW(name, Tile)                                                                                  \
     {"producer_tile_" name "_packed",                                                                                  \
      "producer_tile",                                                                                                  \
@@ -405,10 +398,11 @@ constexpr Footprint kFootprint{Tile::kThreads + kProducers, Tile::kResident,
      true,                                                                                                             \
      refuses_packed<Tile>,                                                                                             \
      workspace_packed<Tile>,                                                                                           \
-     cost_packed<Tile>,                                                                                                \
+     nullptr,                                                                                                          \
      launch_packed<Tile>,                                                                                              \
      false,                                                                                                            \
-     kFootprint<Tile, Packed<Tile>>}
+     kFootprint<Tile, Packed<Tile>>,                                                                                   \
+     work_packed<Tile>}
 constexpr Kernel kRows[] = {
     PYBLAS_COPIED_ROW("48x96x64", Tile48x96),     PYBLAS_COPIED_ROW("96x192x16", Tile96x192),
     PYBLAS_PACKED_ROW("192x192x16", Tile192x192), PYBLAS_PACKED_ROW("128x256x16", Tile128x256),

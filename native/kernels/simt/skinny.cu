@@ -43,8 +43,8 @@ size_t workspace(const Problem &problem, const Device &device) {
 }
 
 template <class Tile>
-double cost(const Problem &problem, const Device &device) {
-    return slices_cost<Tile>(problem, device, x_is_rows(problem), rate<Tile>());
+Work work(const Problem &problem, const Device &device) {
+    return slices_work<Tile>(problem, device, x_is_rows(problem), rate<Tile>());
 }
 
 template <class Tile>
@@ -62,7 +62,8 @@ using Tall16 = SliceTile<256, 16, 16, 4, 4, 256, 3>;
 
 #define PYBLAS_SKINNY_ROW(name, Tile)                                                                                  \
     {"skinny_" name, "skinny",        Engine::gpu, kFp32Modes,          75,    false,                                  \
-     refuses<Tile>,  workspace<Tile>, cost<Tile>,  launch_skinny<Tile>, false, kSliceFootprint<Tile>}
+     refuses<Tile>,  workspace<Tile>, nullptr,     launch_skinny<Tile>, false, kSliceFootprint<Tile>,                  \
+     work<Tile>}
 constexpr Kernel kRows[] = {
     PYBLAS_SKINNY_ROW("32x1x256", Tile1),   PYBLAS_SKINNY_ROW("32x4x256", Tile4), PYBLAS_SKINNY_ROW("32x8x256", Tile8),
     PYBLAS_SKINNY_ROW("64x16x128", Tile16), PYBLAS_SKINNY_ROW("128x1x32", Tall1), PYBLAS_SKINNY_ROW("256x4x16", Tall4),

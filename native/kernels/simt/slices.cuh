@@ -9,6 +9,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "cost.hpp"
 #include "kernel.hpp"
 
 #include "../device/epilogue.cuh"
@@ -371,7 +372,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     }
 }
 
-// What a tile reaches, measured.
+// What a tile reaches, measured: by this, ranges are chosen. What a product takes is predicted by Rates.
 struct SliceRate {
     double bandwidth, flops; // shares of the device's
     double block;            // seconds before and after a walk that nothing hides
@@ -501,9 +502,31 @@ Status launch_slices(const Problem &problem, const Launch &launch_on, bool x_is_
 }
 
 template <class Tile>
-double slices_cost(const Problem &problem, const Device &device, bool x_is_rows, const SliceRate &rate) {
-    const Walk<Tile> walk(problem, device, x_is_rows, rate);
-    return kStartSeconds + walk.seconds(best_ranges(walk, problem.k, device));
+Work slices_work(const Problem &problem, const Device &device, bool x_is_rows, const SliceRate &rate) {
+    const Slices slices = cut<Tile>(problem, device, x_is_rows, rate, nullptr);
+    const Operand &operand_x = x_is_rows ? problem.a : problem.b, &operand_s = x_is_rows ? problem.b : problem.a;
+    const bool x_along_k = x_is_rows ? problem.transa == Op::T : problem.transb == Op::N;
+    const bool s_along_k = x_is_rows ? problem.transb == Op::N : problem.transa == Op::T;
+    const bool quads_of_s = s_along_k || (x_along_k ? Tile::kQuadsOfBoth : Tile::kQuadsOfS);
+    const double extent_x = static_cast<double>(std::min<int64_t>(slices.extent_x, Tile::BX));
+    const double extent_s = static_cast<double>(std::min<int64_t>(slices.extent_s, Tile::BS));
+    Work work;
+    work.spread(static_cast<double>(slices.blocks), Tile::kResident, device);
+    work.move(problem);
+    work.steps = static_cast<double>(std::min(problem.k, slices.range));
+    work.flops = 2.0 * Tile::BX * Tile::BS * work.steps;
+    work.copies = (Tile::BX + Tile::BS) * work.steps / 4;
+    work.narrow =
+        ((operand_x.ld % 4 != 0 ? Tile::BX : 0) + (!quads_of_s || operand_s.ld % 4 != 0 ? Tile::BS : 0)) * work.steps;
+    work.trips = work.narrow / Tile::kThreads;
+    work.bytes = 4.0 * work.steps * (extent_x + extent_s / static_cast<double>(slices.tiles_x)); // s is found in the L2
+    if (problem.c.ld % 4 != 0)
+        work.single = extent_x * extent_s / (Tile::BX * Tile::BS);
+    if (slices.ranges > 1) {
+        work.second_kernels = 1;
+        work.partial_bytes = work.written * slices.ranges;
+    }
+    return work;
 }
 
 } // namespace pyblas

@@ -11,6 +11,7 @@
 //
 // packed: 128 threads of 4 x 4 outputs, 72 registers, at most 32 KB. warps: 128 threads, 165 registers, 72 KB; refuses
 // devices with less. Both refuse m, n or k beyond their tile.
+#include "cost.hpp"
 #include "kernel.hpp"
 
 #include <algorithm>
@@ -492,46 +493,65 @@ const char *refuses_warps(const Problem &problem, const Device &device) {
     return refuses<Tile>(problem, device);
 }
 
-// What a product costs: its bytes, its multiply-adds, and its copies to shared memory, one by one or four at once.
-struct Work {
-    double bytes, flops, copies;
-};
+// Whether an operand's stored columns are copied four floats at once.
+bool in_quads(int64_t length, const Operand &operand) {
+    return length % 4 == 0 && operand.ld % 4 == 0;
+}
+
+// Copies to shared memory of so many floats of A and B.
+void copy(Work *work, const Problem &problem, double floats_a, double floats_b) {
+    const auto count = [&](double floats, bool quads) {
+        (quads ? work->copies : work->narrow) += quads ? floats / 4 : floats;
+    };
+    count(floats_a, in_quads(problem.transa == Op::N ? problem.m : problem.k, problem.a));
+    count(floats_b, in_quads(problem.transb == Op::T ? problem.n : problem.k, problem.b));
+}
+
+template <class Tile, bool ContiguousM, bool ContiguousN>
+Work packed_work(const Problem &problem, const Device &device) {
+    const auto packing = pack<Tile, ContiguousM, ContiguousN>(problem);
+    const double products = packing.products;
+    const double threads = products * packing.tiles_m.value() * packing.tiles_n.value();
+    const double rounds = std::ceil(threads / Tile::kThreads);
+    const int bytes = packing.products * packing.stride * 4;
+    Work work;
+    work.spread(static_cast<double>(packing.blocks),
+                std::max(1, std::min((device.shared_per_block + 1024) / (bytes + 1024), Tile::kResident)), device);
+    work.move(problem);
+    work.steps = rounds * static_cast<double>(problem.k);
+    work.flops = 2.0 * Tile::kThreads * Tile::TM * Tile::TN * work.steps;
+    copy(&work, problem, products * packing.a.floats(), products * packing.b.floats());
+    work.trips = (work.copies + work.narrow) / Tile::kThreads;
+    work.single = problem.c.ld % 4 != 0 ? rounds : 0;
+    return work;
+}
 
 template <class Tile>
-Work work(const Problem &problem, double staged_m, double staged_n, double staged_k) {
+Work work_packed(const Problem &problem, const Device &device) {
+    if (problem.transa == Op::N)
+        return problem.transb == Op::T ? packed_work<Tile, true, true>(problem, device)
+                                       : packed_work<Tile, true, false>(problem, device);
+    return problem.transb == Op::T ? packed_work<Tile, false, true>(problem, device)
+                                   : packed_work<Tile, false, false>(problem, device);
+}
+
+// A warp's product, as if it were a block.
+template <class Tile>
+Work work_warps(const Problem &problem, const Device &device) {
     const double m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
     const double k = static_cast<double>(problem.k);
-    const auto copies = [](double floats, int64_t length, const Operand &operand) {
-        return length % 4 == 0 && operand.ld % 4 == 0 ? floats / 4 : floats;
-    };
-    const double written = problem.beta.known() && problem.beta.value == 0 ? 1 : 2;
-    return {4 * (m * k + k * n + written * m * n),
-            2 * std::ceil(m / Tile::TM) * Tile::TM * std::ceil(n / Tile::TN) * Tile::TN * (k + 4),
-            copies(staged_m * staged_k, problem.transa == Op::N ? problem.m : problem.k, problem.a) +
-                copies(staged_n * staged_k, problem.transb == Op::T ? problem.n : problem.k, problem.b)};
-}
-
-template <class Tile>
-double cost_packed(const Problem &problem, const Device &device) {
-    const auto quads = [](int64_t extent) { return 4 * std::ceil(static_cast<double>(extent) / 4); };
-    const Work each = work<Tile>(problem, quads(problem.m), quads(problem.n), quads(problem.k));
-    constexpr double kCopy = 0.33e-9;                     // seconds on a multiprocessor
-    const double packed = problem.batch > 1 ? 1.4e-6 : 0; // products side by side wait for each other
-    return kStartSeconds + packed +
-           static_cast<double>(problem.batch) *
-               std::max({each.bytes / (0.8 * device.bandwidth), each.flops / (0.25 * device.fp32_flops),
-                         each.copies * kCopy / device.multiprocessors});
-}
-
-template <class Tile>
-double cost_warps(const Problem &problem, const Device &device) {
-    const Work each = work<Tile>(problem, Tile::BM, Tile::BN, Tile::BK);
-    constexpr double kProduct = 45e-9, kCopy = 0.24e-9; // seconds on a multiprocessor
-    const double packed = problem.batch > 1 ? 1.4e-6 : 0;
-    return kStartSeconds + packed +
-           static_cast<double>(problem.batch) *
-               std::max({each.bytes / (0.93 * device.bandwidth), each.flops / (0.4 * device.fp32_flops),
-                         (kProduct + each.copies * kCopy) / device.multiprocessors});
+    Work work;
+    work.spread(static_cast<double>(problem.batch), Tile::kResident * Tile::kThreads / 32, device);
+    work.blocks = 0;
+    work.move(problem);
+    work.steps = k;
+    work.flops = 2.0 * Tile::BM * Tile::BN * k;
+    copy(&work, problem, Tile::BM * Tile::BK, Tile::BN * Tile::BK);
+    work.trips = work.narrow / 32;
+    work.bytes = 4 * (m * k + n * k + m * n);
+    if (problem.c.ld % 4 != 0)
+        work.single = std::min(1.0, m / Tile::TM) * std::min(1.0, n / Tile::TN);
+    return work;
 }
 
 template <class Tile>
@@ -609,30 +629,34 @@ int blocks_that_fit(const Device &device, int bytes) {
     return std::max(1, std::min((device.shared_per_block + 1024) / (bytes + 1024), Tile::kResident));
 }
 
-// A warp's instructions are 64 multiply-adds and 5 others for each k, and 700 for the product; where floats travel one
-// by one, 12 for each of them in a thread. Few warps use the issue slots badly.
+// A product's stages, as if it were a block; the ring hides all but the last of them.
 template <class Tile>
-double cost_ring(const Problem &asked, const Device &device) {
+Work work_ring(const Problem &asked, const Device &device) {
     Rounds rounds;
     const Problem problem = in_pieces<Tile>(asked, &rounds);
     const double m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
-    const double k = static_cast<double>(problem.k), batch = static_cast<double>(problem.batch);
-    const auto narrow = [](int64_t length, const Operand &operand) { return length % 4 != 0 || operand.ld % 4 != 0; };
-    const double single = (narrow(problem.transa == Op::N ? problem.m : problem.k, problem.a) ? m * k : 0) +
-                          (narrow(problem.transb == Op::T ? problem.n : problem.k, problem.b) ? n * k : 0);
-    const double instructions = 69 * (k + 3) + 700 + 12 * single / Tile::kThreads;
-    const double flops = Tile::kThreads * 2 * instructions; // as if all were multiply-adds
-    const double each = std::ceil(batch / device.multiprocessors);
-    const double fit = blocks_that_fit<Tile>(device, Tile::template bytes<false, false>());
-    const double warps = std::min(each, fit) * Tile::kThreads / 32; // of one multiprocessor, side by side
-    const double busy = 0.72 * std::min(1.0, 0.25 + warps / 10);
-    const double written = problem.beta.known() && problem.beta.value == 0 ? 1 : 2;
-    const double bytes = 4 * batch * (m * k + k * n + written * m * n);
-    // Outputs that are stored one by one, at the end, with nothing to hide behind: 50 ns for each in a thread.
-    const double stores = problem.c.ld % 4 == 0 ? 0 : 50e-9 * std::min(m, 1.0 * Tile::TM) * std::min(n, 1.0 * Tile::TN);
-    return kStartSeconds + stores +
-           std::max(bytes / (Tile::kBandwidth * device.bandwidth),
-                    each * flops * device.multiprocessors / (busy * device.fp32_flops));
+    const double k = static_cast<double>(problem.k);
+    const double tiles_m = tiles_of<Tile>(problem.m), tiles_n = tiles_of<Tile>(problem.n);
+    const double stages = std::ceil(k / Tile::kStage);
+    const double warps = std::min(Tile::kThreads / 32.0, tiles_m * tiles_n); // at work
+    const auto staged = [&](bool contiguous, int side, double tiles) {       // floats, padding included
+        return contiguous ? side * 4 * std::ceil(k / 4) : stages * Tile::kStage * tiles * Tile::TM;
+    };
+    Work work;
+    work.spread(static_cast<double>(problem.batch), blocks_that_fit<Tile>(device, Tile::template bytes<false, false>()),
+                device);
+    work.blocks = 0;
+    work.move(asked);
+    work.steps = k;
+    work.folds = std::max(0.0, stages - 1);
+    work.flops = 2.0 * 32 * warps * Tile::TM * Tile::TN * k;
+    copy(&work, problem, staged(problem.transa == Op::N, Tile::BM, tiles_m),
+         staged(problem.transb == Op::T, Tile::BN, tiles_n));
+    work.trips = work.narrow / Tile::kThreads;
+    work.bytes = 4 * (m * k + n * k + m * n);
+    if (problem.c.ld % 4 != 0)
+        work.single = std::min(m, 1.0 * Tile::TM) * std::min(n, 1.0 * Tile::TN) / (Tile::TM * Tile::TN);
+    return work;
 }
 
 template <class Tile>
@@ -664,15 +688,9 @@ Status launch_small_batch(const Problem &problem, const Launch &launch_on) {
 
 using PackedTile = SmallTile<32, 32, 64, 4, 4, 7>;
 using WarpsTile = SmallTile<32, 32, 32, 8, 4, 3>;
-struct Ring64 : RingTile<64, 64, 128, 64, 32, 3, 4, 2, true> {
-    static constexpr double kBandwidth = 0.85;
-};
-struct Ring128 : RingTile<128, 128, 128, 192, 16, 3, 2, 1, false> {
-    static constexpr double kBandwidth = 0.85;
-};
-struct Wide16 : RingTile<16, 128, 32, 32, 16, 2, 10, 1, false> {
-    static constexpr double kBandwidth = 0.61;
-};
+using Ring64 = RingTile<64, 64, 128, 64, 32, 3, 4, 2, true>;
+using Ring128 = RingTile<128, 128, 128, 192, 16, 3, 2, 1, false>;
+using Wide16 = RingTile<16, 128, 32, 32, 16, 2, 10, 1, false>;
 
 constexpr Footprint kPackedFootprint{PackedTile::kThreads, PackedTile::kResident, kSharedWithoutOptIn};
 constexpr Footprint kWarpsFootprint{WarpsTile::kThreads, WarpsTile::kResident, warps_bytes<WarpsTile, false, false>()};
@@ -688,15 +706,16 @@ constexpr Footprint kRingFootprint{Tile::kThreads, Tile::kResident, Tile::templa
      false,                                                                                                            \
      refuses_ring<Tile>,                                                                                               \
      nullptr,                                                                                                          \
-     cost_ring<Tile>,                                                                                                  \
+     nullptr,                                                                                                          \
      launch_small_batch<Ring<Tile>>,                                                                                   \
      false,                                                                                                            \
-     kRingFootprint<Tile>}
+     kRingFootprint<Tile>,                                                                                             \
+     work_ring<Tile>}
 constexpr Kernel kRows[] = {
-    {"small_batch_32x32x64", "small_batch", Engine::gpu, kFp32Modes, 75, false, refuses<PackedTile>, nullptr,
-     cost_packed<PackedTile>, launch_small_batch<Packed<PackedTile>>, false, kPackedFootprint},
+    {"small_batch_32x32x64", "small_batch", Engine::gpu, kFp32Modes, 75, false, refuses<PackedTile>, nullptr, nullptr,
+     launch_small_batch<Packed<PackedTile>>, false, kPackedFootprint, work_packed<PackedTile>},
     {"small_batch_32x32x32", "small_batch", Engine::gpu, kFp32Modes, 75, false, refuses_warps<WarpsTile>, nullptr,
-     cost_warps<WarpsTile>, launch_small_batch<Warps<WarpsTile>>, false, kWarpsFootprint},
+     nullptr, launch_small_batch<Warps<WarpsTile>>, false, kWarpsFootprint, work_warps<WarpsTile>},
     PYBLAS_RING_ROW("64x64x128", Ring64),
     PYBLAS_RING_ROW("128x128x128", Ring128),
     PYBLAS_RING_ROW("16x128x32", Wide16),

@@ -48,8 +48,8 @@ size_t workspace(const Problem &problem, const Device &device) {
 }
 
 template <class Tile>
-double cost(const Problem &problem, const Device &device) {
-    return slices_cost<Tile>(problem, device, true, rate<Tile>());
+Work work(const Problem &problem, const Device &device) {
+    return slices_work<Tile>(problem, device, true, rate<Tile>());
 }
 
 template <class Tile>
@@ -92,18 +92,23 @@ size_t workspace_parts(const Problem &problem, const Device &device) {
 }
 
 template <int Side>
-double cost_parts(const Problem &problem, const Device &device) {
+Work work_parts(const Problem &problem, const Device &device) {
     const CutTiles cut = parts_of<Side>(problem, device);
-    if (cut.cut == 0)
-        return tile_kernel<Side>().cost(problem, device) + 1e-6; // whole tiles are warp_tile's work
     Problem part = problem;
-    part.k = cut.part * kStage;
-    part.batch = problem.batch * cut.parts;
-    part.beta = {0.0f, nullptr};
-    part.c.ld = Side;
-    const double seconds = tile_kernel<Side>().cost(part, device);
-    const double bytes = 4.0 * Side * Side * static_cast<double>(cut.pieces() + cut.cut);
-    return 1.07 * seconds + 1e-6 + second_kernel_seconds(device) + bytes / device.bandwidth;
+    if (cut.cut) {
+        part.k = cut.part * kStage;
+        part.batch = problem.batch * cut.parts;
+    }
+    Work work = tile_kernel<Side>().work(part, device);
+    if (cut.cut == 0) {
+        work.row = tile_kernel<Side>().name;
+        return work;
+    }
+    work.move(problem);
+    work.single = work.written_singly = 0; // the second kernel stores neighbours
+    work.second_kernels = 1;
+    work.partial_bytes = 4.0 * Side * Side * static_cast<double>(cut.pieces() + cut.cut);
+    return work;
 }
 
 template <int Side>
@@ -120,17 +125,18 @@ using Deep32 = SliceTile<32, 32, 128, 4, 8, 256, 2>;
 
 #define PYBLAS_SPLIT_K_ROW(name, Tile)                                                                                 \
     {"split_k_" name, "split_k",       Engine::gpu, kFp32Modes,           75,    false,                                \
-     refuses<Tile>,   workspace<Tile>, cost<Tile>,  launch_split_k<Tile>, false, kSliceFootprint<Tile>}
+     refuses<Tile>,   workspace<Tile>, nullptr,     launch_split_k<Tile>, false, kSliceFootprint<Tile>,                \
+     work<Tile>}
 constexpr Kernel kRows[] = {
     PYBLAS_SPLIT_K_ROW("16x16x128", Tile16),
     PYBLAS_SPLIT_K_ROW("16x16x256", Deep16),
     PYBLAS_SPLIT_K_ROW("32x32x64", Tile32),
     PYBLAS_SPLIT_K_ROW("32x32x128", Deep32),
     PYBLAS_SPLIT_K_ROW("36x36x56", Tile36),
-    {"split_k_64x64x16", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses_parts<64>, workspace_parts<64>,
-     cost_parts<64>, launch_split_tiles<64>, true, kWarpTileFootprint<Tile64>},
+    {"split_k_64x64x16", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses_parts<64>, workspace_parts<64>, nullptr,
+     launch_split_tiles<64>, true, kWarpTileFootprint<Tile64>, work_parts<64>},
     {"split_k_128x128x16", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses_parts<128>, workspace_parts<128>,
-     cost_parts<128>, launch_split_tiles<128>, true, kWarpTileFootprint<Tile128>},
+     nullptr, launch_split_tiles<128>, true, kWarpTileFootprint<Tile128>, work_parts<128>},
 };
 #undef PYBLAS_SPLIT_K_ROW
 

@@ -306,26 +306,28 @@ size_t workspace(const Problem &problem, const Device &device) {
     return workspace_of<Tile>(evenly<Tile>(problem, device));
 }
 
-// The multiprocessor with the most stages, and what the pieces cost: a block writes one and perhaps reads all of a
-// tile.
+// Shares of stages, and the pieces of a tile, which its last block reads at what one multiprocessor gets.
 template <class Tile>
-double cost(const Problem &problem, const Device &device) {
+Work work(const Problem &problem, const Device &device) {
     const CutTiles cut = evenly<Tile>(problem, device);
-    if (cut.cut == 0) // warp_tile's work
-        return 1e-6 + predict(problem, device, Tile::BM, Tile::BN, Tile::kRate,
-                              blocks_that_fit<Tile>(folds<Tile>(problem), device));
+    Work work = warp_tile_work<Tile>(problem, device);
+    if (cut.cut == 0) {
+        work.row = Tile::BM == 64   ? "warp_tile_64x64x16"
+                   : Tile::BN == 64 ? "warp_tile_128x64x16"
+                                    : "warp_tile_128x128x16";
+        return work;
+    }
     const double tiles = static_cast<double>(TileGrid::of(problem, Tile::BM, Tile::BN).blocks);
     const double blocks = static_cast<double>(cut.blocks);
-    const double side_by_side =
-        std::min<double>(resident<Tile>(problem, device), std::ceil(blocks / device.multiprocessors));
-    const double waves = std::ceil(blocks / (side_by_side * device.multiprocessors));
-    const double stages = waves * side_by_side * (tiles * static_cast<double>(cut.steps) / blocks + 2);
-    const double seconds =
-        stages * 2.0 * Tile::BM * Tile::BN * Tile::BK / processor_rate(problem, device, Tile::kRate, side_by_side);
-    // The last block of a tile reads all of it at what one multiprocessor gets from L2.
+    const double shares = tiles * static_cast<double>(cut.steps) / blocks + 2; // in stages
+    const double part = shares / static_cast<double>(cut.steps);
+    work.spread(blocks, std::min<double>(resident<Tile>(problem, device), std::ceil(blocks / device.multiprocessors)),
+                device);
+    for (double *each : {&work.steps, &work.flops, &work.copies, &work.narrow, &work.trips, &work.folds})
+        *each *= part;
     const double pieces = blocks / static_cast<double>(cut.cut) + 1;
-    const double work = Tile::kRate.seconds + 1.12 * seconds + 2e-6 + pieces * 4 * Tile::BM * Tile::BN / 8e10;
-    return kStartSeconds + std::max(work, bytes_moved(problem) / device.bandwidth) + narrow_store(problem, device);
+    work.partial_bytes = pieces * 4 * Tile::BM * Tile::BN * device.multiprocessors;
+    return work;
 }
 
 template <class Tile>
@@ -346,10 +348,11 @@ constexpr Footprint kFootprint{Tile::kThreads, Tile::kResident, kWarpTileFootpri
      false,                                                                                                            \
      refuses<Tile>,                                                                                                    \
      workspace<Tile>,                                                                                                  \
-     cost<Tile>,                                                                                                       \
+     nullptr,                                                                                                          \
      launch_stream_k<Tile>,                                                                                            \
      false,                                                                                                            \
-     kFootprint<Tile>}
+     kFootprint<Tile>,                                                                                                 \
+     work<Tile>}
 constexpr Kernel kRows[] = {
     PYBLAS_STREAM_K_ROW("64x64x16", Tile64),
     PYBLAS_STREAM_K_ROW("128x64x16", Tile128x64),

@@ -44,12 +44,6 @@ const char *refuses(const Problem &problem, const Device &device) {
                : nullptr;
 }
 
-template <class Tile>
-double cost(const Problem &problem, const Device &device) {
-    return predict(problem, device, Tile::BM, Tile::BN, Tile::kRate,
-                   blocks_that_fit<Tile>(folds<Tile>(problem), device));
-}
-
 template <class Tile, bool ContiguousM, bool ContiguousN>
 Status start(const Problem &problem, const Launch &launch_on) {
     using Parts = Layout<Tile, ContiguousM, ContiguousN>;
@@ -71,14 +65,14 @@ Status launch_warp_tile(const Problem &problem, const Launch &launch_on) {
 }
 
 constexpr Kernel kRows[] = {
-    {"warp_tile_32x32x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile32>, nullptr, cost<Tile32>,
-     launch_warp_tile<Tile32>, true, kWarpTileFootprint<Tile32>},
-    {"warp_tile_64x64x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile64>, nullptr, cost<Tile64>,
-     launch_warp_tile<Tile64>, true, kWarpTileFootprint<Tile64>},
-    {"warp_tile_128x64x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile128x64>, nullptr,
-     cost<Tile128x64>, launch_warp_tile<Tile128x64>, true, kWarpTileFootprint<Tile128x64>},
-    {"warp_tile_128x128x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile128>, nullptr, cost<Tile128>,
-     launch_warp_tile<Tile128>, true, kWarpTileFootprint<Tile128>},
+    {"warp_tile_32x32x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile32>, nullptr, nullptr,
+     launch_warp_tile<Tile32>, true, kWarpTileFootprint<Tile32>, warp_tile_work<Tile32>},
+    {"warp_tile_64x64x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile64>, nullptr, nullptr,
+     launch_warp_tile<Tile64>, true, kWarpTileFootprint<Tile64>, warp_tile_work<Tile64>},
+    {"warp_tile_128x64x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile128x64>, nullptr, nullptr,
+     launch_warp_tile<Tile128x64>, true, kWarpTileFootprint<Tile128x64>, warp_tile_work<Tile128x64>},
+    {"warp_tile_128x128x16", "warp_tile", Engine::gpu, kFp32Modes, 75, false, refuses<Tile128>, nullptr, nullptr,
+     launch_warp_tile<Tile128>, true, kWarpTileFootprint<Tile128>, warp_tile_work<Tile128>},
 };
 
 } // namespace

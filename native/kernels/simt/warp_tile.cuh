@@ -184,23 +184,25 @@ int blocks_that_fit(bool folds, const Device &device) {
     return (device.shared_per_block + 1024) / (Largest::bytes(folds) + 1024);
 }
 
-// The tiles. Efficiencies are those of 4096^3 on an H200, in the order NN, NT, TN, TT; alone, of squares with a block
-// or two on each multiprocessor.
+template <class Tile>
+Work warp_tile_work(const Problem &problem, const Device &device) {
+    const int resident = std::max(1, std::min(blocks_that_fit<Tile>(folds<Tile>(problem), device), Tile::kResident));
+    Work work = tile_work<Tile>(problem, device, resident);
+    work.folds = static_cast<double>(std::max<int64_t>(problem.k - 1, 0) / fold_depth<Tile>(problem));
+    return work;
+}
+
 struct Tile32 : WarpTile<32, 32, 16, 32, 16, 4, 4, 4, 8> {
     static constexpr int kShortFold = 64;
-    static constexpr TileRate kRate{kResident, {0.57, 0.61, 0.515, 0.57}, 0.5, 0.5e-6, 0.25};
 };
 struct Tile64 : WarpTile<64, 64, 16, 32, 32, 4, 8, 3, 4> {
     static constexpr int kShortFold = 64;
-    static constexpr TileRate kRate{kResident, {0.695, 0.72, 0.66, 0.68}, 0.75, 0.5e-6, 0.09};
 };
 struct Tile128x64 : WarpTile<128, 64, 16, 64, 32, 8, 8, 3, 3> {
     static constexpr int kShortFold = 256;
-    static constexpr TileRate kRate{kResident, {0.775, 0.79, 0.72, 0.735}, 0.83, 1e-6, 0.11};
 };
 struct Tile128 : WarpTile<128, 128, 16, 64, 32, 8, 8, 2, 2> {
     static constexpr int kShortFold = 256;
-    static constexpr TileRate kRate{kResident, {0.765, 0.80, 0.71, 0.75}, 0.93, 1e-6, 0.08};
 };
 
 } // namespace pyblas

@@ -142,9 +142,9 @@ constexpr Footprint kFootprint{Tile::kThreads, Resident, 4 * (Tile::BM + 1 + Til
 
 constexpr Kernel kRows[] = {
     {"half_tile_64x64x16", "half_tile", Engine::gpu, kFp32Modes, 75, false, refuses, nullptr, cost64,
-     launch_half_tile<Tile64>, true, kFootprint<Tile64, 2>, kHalfTypes},
+     launch_half_tile<Tile64>, true, kFootprint<Tile64, 2>, nullptr, kHalfTypes},
     {"half_tile_128x128x16", "half_tile", Engine::gpu, kFp32Modes, 75, false, refuses, nullptr, cost128,
-     launch_half_tile<Tile128>, true, kFootprint<Tile128, 1>, kHalfTypes},
+     launch_half_tile<Tile128>, true, kFootprint<Tile128, 1>, nullptr, kHalfTypes},
 };
 
 } // namespace

@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cost.hpp"
 #include "device/upload.hpp"
 #include "kernel.hpp"
 #include "simulated_families.hpp"
@@ -330,7 +331,7 @@ std::vector<float> run(const Kernel &kernel, const Device &device, const Case &t
         problem.beta.value = test.beta;
     }
 
-    const double seconds = kernel.cost(problem, device);
+    const double seconds = predict(kernel, problem, device);
     if (!(seconds > 0 && seconds < 1e30))
         report(kernel, test, "its predicted time is " + std::to_string(seconds));
     const size_t workspace_bytes = kernel.workspace ? kernel.workspace(problem, device) : 0;

@@ -1,0 +1,208 @@
+"""Fits the rates of the kernels' predictions to times that regret.py has measured, and writes native/src/rates.inc.
+
+    cmake -B build -DPYBLAS_BUILD_TESTS=ON && cmake --build build --target count_work
+    python bench/rates.py bench/results/GPU-regret.csv --count build/count_work --write native/src/rates.inc
+
+count_work says what each product asks of the device (native/src/cost.hpp); the formula below is that of cost.cpp. Each
+row is fitted by itself, by least squares of the logarithms, against outliers and with a prior, so that what no
+measurement tells stays usual. --folds N fits N times without an N-th of the shapes and tells the regret on these. Needs
+NumPy and SciPy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from fit import Row, by_shape, name, seconds
+from scipy.optimize import least_squares
+
+# In the order of cost.hpp: what is usual, and by how much, as a logarithm, rows differ in it.
+PRIORS = {
+    "start": (1.8e-6, 0.15),
+    "wave": (0.4e-6, 0.7),
+    "step": (8e-9, 0.7),
+    "trip": (60e-9, 1.5),
+    "fold": (0.05e-6, 1.0),
+    "single": (0.3e-6, 1.0),
+    "flop": (1.5, 0.3),
+    "copy": (4.0, 1.0),
+    "narrow": (4.0, 1.0),
+    "byte": (0.7, 0.7),
+    "block": (1e-9, 0.7),
+    "read": (1.1, 0.15),
+    "written": (1.1, 0.2),
+    "written_singly": (2.0, 1.0),
+    "second_kernel": (1.5e-6, 0.5),
+    "partial_byte": (2.0, 1.0),
+}
+NOISE = 0.05  # of a time, as a logarithm: what the model and the clock leave
+LADDER = ("naive", "coalesced", "smem_tile", "thread_tile", "vectorized", "conflict_free", "double_buffer", "async_")
+
+Values = dict[str, np.ndarray]
+
+
+class Counter:
+    """What count_work says about shapes and rows."""
+
+    def __init__(self, program: Path, rows: list[Row]) -> None:
+        shapes = {self.question(row): None for row in rows}
+        asked = subprocess.run([program], input="\n".join(shapes), capture_output=True, text=True, check=True)
+        lines = asked.stdout.splitlines()
+        self.multiprocessors, self.flops, self.bandwidth = map(float, lines[0].split())
+        self.names = lines[1].split()
+        self.work: dict[tuple[str, str], list[float]] = {}
+        self.does: dict[tuple[str, str], str] = {}  # whose kernel
+        questions = list(shapes)
+        for line in lines[2:]:
+            number, kernel, does, *values = line.split()
+            self.work[questions[int(number)], kernel] = list(map(float, values))
+            self.does[questions[int(number)], kernel] = does
+
+    @staticmethod
+    def question(row: Row) -> str:
+        """Row-major C = A B is column-major C' = B' A'."""
+        return f"{row['ops'][1]} {row['ops'][0]} {row['n']} {row['m']} {row['k']} {row['batch']}"
+
+    def knows(self, row: Row) -> bool:
+        return (self.question(row), row["kernel"]) in self.work
+
+    def kernel(self, row: Row) -> str:
+        return self.does[self.question(row), row["kernel"]]
+
+    def values(self, rows: list[Row]) -> Values:
+        table = np.array([self.work[self.question(row), row["kernel"]] for row in rows]).T
+        return dict(zip(self.names, table, strict=True))
+
+    def predict(self, w: Values, r: dict[str, float]) -> np.ndarray:
+        processor, share = self.flops / self.multiprocessors, self.bandwidth / self.multiprocessors
+
+        def wave(count: np.ndarray) -> np.ndarray:
+            waits = r["step"] * w["steps"] + r["trip"] * w["trips"]
+            issued = r["flop"] * w["flops"] + 2 * (r["copy"] * w["copies"] + r["narrow"] * w["narrow"])
+            brings = count * r["byte"] * w["bytes"] / share
+            longest = (waits**4 + (count * issued / processor) ** 4 + brings**4) ** 0.25
+            return r["wave"] + r["fold"] * w["folds"] + r["single"] * w["single"] + longest
+
+        blocks = w["waves"] * wave(w["resident"]) + (w["last"] > 0) * wave(w["last"])
+        moved = (r["read"] * w["read"] + r["written"] * w["written"]
+                 + r["written_singly"] * w["written_singly"]) / self.bandwidth  # fmt: skip
+        return (r["start"] + r["block"] * w["blocks"] + np.hypot(blocks, moved)
+                + r["second_kernel"] * w["second_kernels"] + r["partial_byte"] * w["partial_bytes"] / self.bandwidth)  # fmt: skip
+
+
+def fit(counter: Counter, rows: list[Row]) -> dict[str, float]:
+    work, measured = counter.values(rows), np.array([seconds(row) * 1e-6 for row in rows])
+    usual, spread = np.array(list(PRIORS.values())).T
+
+    def rates(x: np.ndarray) -> dict[str, float]:
+        return dict(zip(PRIORS, usual * np.exp(x), strict=True))
+
+    def misses(x: np.ndarray) -> np.ndarray:
+        return np.concatenate([np.log(counter.predict(work, rates(x)) / measured) / NOISE, x / spread])
+
+    return rates(least_squares(misses, np.zeros(len(PRIORS)), loss="soft_l1").x)
+
+
+def fit_all(counter: Counter, rows: list[Row]) -> dict[str, dict[str, float]]:
+    of = defaultdict(list)
+    for row in rows:
+        if counter.knows(row) and counter.kernel(row) == row["kernel"]:
+            of[row["kernel"]].append(row)
+    return {kernel: fit(counter, measured) for kernel, measured in sorted(of.items())}
+
+
+def predictions(counter: Counter, rates: dict[str, dict[str, float]], rows: list[Row]) -> list[float]:
+    """Microseconds; as the csv has them where nothing is counted."""
+    found = []
+    for row in rows:
+        if counter.knows(row) and counter.kernel(row) in rates:
+            found.append(float(counter.predict(counter.values([row]), rates[counter.kernel(row)])[0]) * 1e6)
+        else:
+            found.append(float(row["predicted_us"]))
+    return found
+
+
+def regrets(rows: list[Row], predicted: list[float], pedantic: bool) -> list[tuple[float, str]]:
+    """Of each shape, as far as the csv has what would be chosen."""
+    of_row = {id(row): value for row, value in zip(rows, predicted, strict=True)}
+    found = []
+    for group in by_shape(rows):
+        legal = [row for row in group if not (pedantic and row["kernel"].startswith("wgmma"))]
+        shipped = [row for row in legal if not row["kernel"].startswith(LADDER)]
+        if not shipped:
+            continue
+        chosen, best = min(shipped, key=lambda row: of_row[id(row)]), min(legal, key=seconds)
+        told = (
+            f"{name(chosen):28} {chosen['kernel']} {chosen['us']} us (predicted {of_row[id(chosen)]:.2f}),"
+            f" best {best['kernel']} {best['us']} ({of_row[id(best)]:.2f})"
+        )
+        found.append((seconds(chosen) / seconds(best), told))
+    return sorted(found, reverse=True)
+
+
+def tell(title: str, found: list[tuple[float, str]], most: int = 0) -> None:
+    geomean = math.exp(sum(math.log(regret) for regret, _ in found) / len(found))
+    above = sum(regret > 1.15 for regret, _ in found)
+    print(f"{title}: {len(found)} shapes, regret geomean {geomean:.4f}, worst {found[0][0]:.3f}, {above} above 1.15")
+    for regret, line in found[:most]:
+        print(f"{regret:6.3f} {line}")
+
+
+def held_out(counter: Counter, rows: list[Row], folds: int) -> list[float]:
+    """Predictions of each shape by rates that were fitted without it."""
+    groups = by_shape(rows)
+    np.random.default_rng(0).shuffle(groups)  # type: ignore[arg-type]
+    told = {}
+    for part in range(folds):
+        rates = fit_all(counter, [row for i, group in enumerate(groups) if i % folds != part for row in group])
+        out = [row for i, group in enumerate(groups) if i % folds == part for row in group]
+        told.update(zip(map(id, out), predictions(counter, rates, out), strict=True))
+    return [told[id(row)] for row in rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("csv", type=Path, nargs="+")
+    parser.add_argument("--count", type=Path, required=True, help="the program count_work")
+    parser.add_argument("--write", type=Path, help="where the rates go; rows that were not measured keep theirs")
+    parser.add_argument("--folds", type=int, default=0, help="parts of the shapes that are held out in turn")
+    parser.add_argument("--most", type=int, default=30, help="regrets to tell")
+    options = parser.parse_args()
+    rows: list[Row] = []
+    for path in options.csv:
+        with path.open(newline="") as file:
+            rows += list(csv.DictReader(file))
+    counter = Counter(options.count.resolve(), rows)
+    rates = fit_all(counter, rows)
+    for kernel, fitted in rates.items():
+        mine = [row for row in rows if row["kernel"] == kernel and counter.kernel(row) == kernel]
+        missed = np.log(
+            [value / seconds(row) for value, row in zip(predictions(counter, rates, mine), mine, strict=True)]
+        )
+        print(f"{kernel:32} {len(mine):4} times, missed by {missed.std():.3f}, at most {abs(missed).max():.2f}  "
+              + " ".join(f"{key} {value:.3g}" for key, value in fitted.items()))  # fmt: skip
+    told = predictions(counter, rates, rows)
+    tell("fp32", regrets(rows, told, False), options.most)
+    tell("fp32_pedantic", regrets(rows, told, True), options.most)
+    if options.folds:
+        told = held_out(counter, rows, options.folds)
+        tell("fp32, held out", regrets(rows, told, False))
+        tell("fp32_pedantic, held out", regrets(rows, told, True))
+    if options.write:
+        lines = {}
+        if options.write.exists():
+            lines = {line.split('"')[1]: line for line in options.write.read_text().splitlines() if '"' in line}
+        for kernel, fitted in rates.items():
+            lines[kernel] = f'{{"{kernel}", {{{", ".join(f"{value:.4g}" for value in fitted.values())}}}}},'
+        header = [f"// Written by bench/rates.py: {', '.join(PRIORS)}.", "// clang-format off"]
+        options.write.write_text("\n".join([*header, *(lines[kernel] for kernel in sorted(lines))]) + "\n")
+
+
+if __name__ == "__main__":
+    main()
