@@ -41,6 +41,7 @@ PRIORS = {
     "second_kernel": (1.5e-6, 0.5),
     "partial_byte": (2.0, 1.0),
 }
+TENSOR_PRIORS = {"start": (6e-6, 0.3), "flop": (0.3, 0.3)}  # of rows that multiply by tensor cores
 NOISE = 0.05  # of a time, as a logarithm: what the model and the clock leave
 LADDER = ("naive", "coalesced", "smem_tile", "thread_tile", "vectorized", "conflict_free", "double_buffer", "async_")
 
@@ -98,7 +99,8 @@ class Counter:
 
 def fit(counter: Counter, rows: list[Row]) -> dict[str, float]:
     work, measured = counter.values(rows), np.array([seconds(row) * 1e-6 for row in rows])
-    usual, spread = np.array(list(PRIORS.values())).T
+    priors = PRIORS | (TENSOR_PRIORS if rows[0]["kernel"].startswith("wgmma") else {})
+    usual, spread = np.array(list(priors.values())).T
 
     def rates(x: np.ndarray) -> dict[str, float]:
         return dict(zip(PRIORS, usual * np.exp(x), strict=True))

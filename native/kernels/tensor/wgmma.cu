@@ -12,13 +12,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cost.hpp"
 #include "pack.hpp"
 #include "workspace.hpp"
 
 namespace pyblas {
 namespace {
-
-constexpr double kFlopsWhereMeasured = 128 * 2 * 1.98e9; // of one multiprocessor of the H200
 
 constexpr int64_t kLeastDepth = 32, kMostExtent = int64_t{1} << 30;
 constexpr int64_t kLeastPanel = 256; // rows or columns, a whole number of tiles
@@ -91,10 +90,10 @@ size_t workspace(const Problem &problem, const Device &) {
     return PackedProduct::of(part_of(problem, panel_of<Tile>(problem), 0, 0, 0), Tile::kScheme, nullptr).bytes;
 }
 
-// Packing by bytes, an operand that is contiguous across k read twice; then whole waves of tiles.
+// Packing by bytes, an operand that is contiguous across k read twice; then whole waves of tiles. Each part is packed,
+// multiplied and searched for what the planes cannot hold.
 template <class Tile>
-double cost(const Problem &problem, const Device &device) {
-    constexpr double kGap = 1e-6; // between two of the launches
+Work work(const Problem &problem, const Device &device) {
     constexpr double kOutput = 2.0 * plane_count(Tile::kScheme);
     const Panel panel = panel_of<Tile>(problem);
     const auto pieces = [](int64_t extent, int64_t piece) { return static_cast<double>((extent + piece - 1) / piece); };
@@ -105,16 +104,21 @@ double cost(const Problem &problem, const Device &device) {
     };
     const double parts_m = pieces(problem.m, panel.rows), parts_n = pieces(problem.n, panel.columns);
     const double parts = parts_m * parts_n * pieces(problem.batch, panel.batch);
-    const double bytes = parts_n * packed_bytes(problem.a, m, problem.transa == Op::T) +
-                         parts_m * packed_bytes(problem.b, n, problem.transb == Op::N);
     const double tiles = pieces(std::min(problem.m, panel.rows), Tile::BM) *
                          pieces(std::min(problem.n, panel.columns), Tile::BN) *
                          static_cast<double>(std::min(problem.batch, panel.batch));
-    const double waves = parts * std::ceil(tiles / device.multiprocessors);
-    const double clock = device.fp32_flops / device.multiprocessors / kFlopsWhereMeasured;
-    const double multiply = waves * (std::ceil(k / kPlaneDepth) * Tile::kChunkSeconds + Tile::kTileSeconds) / clock;
-    const double stored = 4.0 * batch * m * n / device.bandwidth;
-    return parts * (device.launch_seconds + 3 * kGap) + bytes / (0.7 * device.bandwidth) + std::max(multiply, stored);
+    Work work;
+    work.move(problem);
+    work.read -= 4 * batch * (m * k + k * n); // the planes are, from the L2
+    work.waves = parts * std::ceil(tiles / device.multiprocessors);
+    work.steps = std::ceil(k / kPlaneDepth) * kPlaneDepth;
+    work.flops = 2.0 * Tile::BM * Tile::BN * work.steps;
+    if (problem.c.ld % 4 != 0)
+        work.single = std::min(1.0, m / Tile::BM) * std::min(1.0, n / Tile::BN);
+    work.second_kernels = parts;
+    work.partial_bytes = parts_n * packed_bytes(problem.a, m, problem.transa == Op::T) +
+                         parts_m * packed_bytes(problem.b, n, problem.transb == Op::N);
+    return work;
 }
 
 template <class Tile>
@@ -132,22 +136,11 @@ Status launch_wgmma(const Problem &problem, const Launch &launch_on) {
     return kSuccess;
 }
 
-// 64 of k of one tile, and what a tile costs beside them.
-struct Narrow : PlaneTile<Scheme::f16x2, 128, 64, 2, 4, 2, true> {
-    static constexpr double kChunkSeconds = 0.55e-6, kTileSeconds = 4.7e-6;
-};
-struct Square : PlaneTile<Scheme::f16x2, 128, 128, 2, 3, 2> {
-    static constexpr double kChunkSeconds = 1.0e-6, kTileSeconds = 5.8e-6;
-};
-struct Middle : PlaneTile<Scheme::f16x2, 128, 192, 3, 2, 1> {
-    static constexpr double kChunkSeconds = 1.52e-6, kTileSeconds = 6e-6;
-};
-struct Wide : PlaneTile<Scheme::f16x2, 128, 256, 2, 2, 1> {
-    static constexpr double kChunkSeconds = 2.0e-6, kTileSeconds = 7e-6;
-};
-struct FullRange : PlaneTile<Scheme::bf16x3, 128, 128, 2, 2, 1> {
-    static constexpr double kChunkSeconds = 1.81e-6, kTileSeconds = 7e-6;
-};
+using Narrow = PlaneTile<Scheme::f16x2, 128, 64, 2, 4, 2, true>;
+using Square = PlaneTile<Scheme::f16x2, 128, 128, 2, 3, 2>;
+using Middle = PlaneTile<Scheme::f16x2, 128, 192, 3, 2, 1>;
+using Wide = PlaneTile<Scheme::f16x2, 128, 256, 2, 2, 1>;
+using FullRange = PlaneTile<Scheme::bf16x3, 128, 128, 2, 2, 1>;
 
 template <class Tile>
 constexpr Footprint kFootprint{Tile::kThreads, 1, Tile::kSharedBytes};
@@ -155,8 +148,8 @@ constexpr Footprint kFootprint{Tile::kThreads, 1, Tile::kSharedBytes};
 constexpr uint8_t kTensorModes = modes(ComputeMode::fp32, ComputeMode::tf32);
 
 #define PYBLAS_WGMMA_ROW(name, Tile)                                                                                   \
-    {"wgmma_" name, "wgmma",         Engine::gpu, kTensorModes,       90,    true,                               \
-     refuses<Tile>, workspace<Tile>, cost<Tile>,  launch_wgmma<Tile>,       false, kFootprint<Tile>}
+    {"wgmma_" name,      "wgmma", Engine::gpu,      kTensorModes, 90, true, refuses<Tile>, workspace<Tile>, nullptr,   \
+     launch_wgmma<Tile>, false,   kFootprint<Tile>, work<Tile>}
 constexpr Kernel kRows[] = {
     PYBLAS_WGMMA_ROW("128x64x64_f16x2", Narrow),      PYBLAS_WGMMA_ROW("128x128x64_f16x2", Square),
     PYBLAS_WGMMA_ROW("128x192x64_f16x2", Middle),     PYBLAS_WGMMA_ROW("128x256x64_f16x2", Wide),
