@@ -78,7 +78,7 @@ def main() -> None:
     options = parser.parse_args()
 
     stream = cp.cuda.Stream(non_blocking=True)
-    cublas, pyblas = Cublas(stream), Pyblas(stream)
+    cublas, pyblas = Cublas(stream, options.compute), Pyblas(stream)
     pyblas.set_modes(options.compute, options.batch_invariant)
     l2_bytes = cp.cuda.runtime.getDeviceProperties(0)["l2CacheSize"]
     facts = gpu_facts()

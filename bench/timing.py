@@ -18,7 +18,8 @@ import cupy as cp
 GROUP_SECONDS = 3e-3  # a group lasts at least this long: events tick in half microseconds
 MOST_LAUNCHES = 2000  # in one group
 GROUPS = 9
-COMPUTE_MODES = {"fp32": 68, "fp32_pedantic": 69}  # pyblasComputeType_t
+CUBLAS_TF32_TENSOR_OP_MATH = 3
+COMPUTE_MODES = {"fp32": 68, "fp32_pedantic": 69, "tf32": 77}  # pyblasComputeType_t
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,9 @@ class Gemm:
 
 
 class Cublas(Gemm):
-    """cublasSgemm in strict FP32: the default math mode never uses TF32."""
+    """cublasSgemm in strict FP32: the default math mode never uses TF32, the mode tf32 asks for it."""
 
-    def __init__(self, stream: cp.cuda.Stream) -> None:
+    def __init__(self, stream: cp.cuda.Stream, compute: str = "fp32") -> None:
         library = ctypes.CDLL(_cublas_path())
         handle = ctypes.c_void_p()
         _check(library.cublasCreate_v2(ctypes.byref(handle)))
@@ -104,6 +105,8 @@ class Cublas(Gemm):
         _check(
             library.cublasSetWorkspace_v2(handle, ctypes.c_void_p(self.workspace.data.ptr), ctypes.c_size_t(32 << 20))
         )
+        if compute == "tf32":
+            _check(library.cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH))
         version = ctypes.c_int()
         _check(library.cublasGetVersion_v2(handle, ctypes.byref(version)))
         self.version = version.value

@@ -37,13 +37,16 @@ def main(patterns: list[str]) -> None:
     gpu = engines.Gpu()
     gpu.xp.cuda.set_allocator(None)  # a pool would hide where an array ends
     handle = gpu.handle()
-    rows = [row.name for row in pyblas_sgemm.kernels() if row.engine == "gpu"]
+    modes = {row.name: row.modes for row in pyblas_sgemm.kernels() if row.engine == "gpu"}
+    rows = list(modes)
     if patterns:
         rows = [row for row in rows if any(fnmatch.fnmatch(row, pattern) for pattern in patterns)]
         assert rows, f"no kernel is called {' or '.join(patterns)}"
     done = dict.fromkeys(rows if patterns else ["", *rows], 0)
     for name in done:
+        mode = "fp32" if not name or "fp32" in modes[name] else modes[name][0]
         assert lib.pyblasSetKernel(handle, name.encode()) == SUCCESS, message()
+        assert lib.pyblasSetComputeMode(handle, engines.MODES[mode]) == SUCCESS, message()
         for product in PRODUCTS:
             problem = Problem(product)
             blocks = problem.blocks(gpu)
@@ -51,7 +54,7 @@ def main(patterns: list[str]) -> None:
             if name and status == lib.PYBLAS_STATUS_NOT_SUPPORTED:  # the kernel refuses this shape
                 continue
             assert status == SUCCESS, f"{name}: {product}: {message()}"
-            problem.check([gpu.host(block) for block in blocks])
+            problem.check([gpu.host(block) for block in blocks], mode)
             done[name] += 1
     assert lib.pyblasSetKernel(handle, ffi.NULL) == SUCCESS
     assert lib.pyblasDestroy(handle) == SUCCESS

@@ -42,8 +42,10 @@ class Forced:
         self.handle = self.engine.handle()
         engines.set_kernel(self.handle, self.name)
         self.taken = 0
+        self.use("fp32" if "fp32" in self.modes else self.modes[0])
 
     def use(self, mode):
+        self.mode = mode
         assert lib.pyblasSetComputeMode(self.handle, engines.MODES[mode]) == SUCCESS, message()
 
     def solve(self, product, poisons=reference.POISONS[:1]):
@@ -59,7 +61,7 @@ class Forced:
                 reference.assert_same_bits(after[2], problem.c.words, f"{product}: refused, yet written")
                 return None
             assert status == SUCCESS, f"{product}: status {status}, {message()}"
-            got = problem.check(after)
+            got = problem.check(after, self.mode)
         self.taken += 1
         return got
 
@@ -140,6 +142,8 @@ def test_every_mode_the_row_names(forced):
 @every_op_pair
 def test_scalars(forced, ops):
     alphas = (0.0, -0.0, 1.0, -1.0, 0.5, NAN, INF)
+    if forced.mode == "tf32":  # a sum near zero may have the other sign, and infinities show it
+        alphas = alphas[:-1]
     betas = (0.0, -0.0, 1.0, -1.0, 0.5, NAN, INF)
     for m, n, k in [(7, 9, 5), (4, 4, 4), (33, 35, 17), (1, 37, 40), (37, 1, 40), (8, 8, 0), (130, 66, 0)]:
         for alpha in alphas:

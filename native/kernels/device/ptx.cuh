@@ -161,6 +161,38 @@ __device__ __forceinline__ bool arrive(uint32_t *counter, uint32_t others) {
     return before == others;
 }
 
+// ---- multiplies of a warp by tensor cores, from SM 8.0 on. Only kernels that are empty elsewhere call them. With
+// group = lane / 4 and own = lane % 4, a lane holds
+//
+//     rows      16 x 8 of k (TF32)     words i: row group + i % 2 * 8, k own + i / 2 * 4
+//     columns   8 of k x 8             words i: k own + i * 4, column group
+//     sums      16 x 8                 i: row group + i / 2 * 8, column 2 own + i % 2
+// ---------------------------------------------------------------------------------------------------------------------
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define PYBLAS_HAS_WARP_MULTIPLY 1
+#else
+#define PYBLAS_HAS_WARP_MULTIPLY 0
+#endif
+
+#if PYBLAS_HAS_WARP_MULTIPLY
+// The nearest number of 11 bits; of two, the one farther from zero. 2^128 - 2^116 and beyond are infinite.
+__device__ __forceinline__ uint32_t tf32(float value) {
+    uint32_t word;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(value));
+    return word;
+}
+
+// sums += rows * columns
+__device__ __forceinline__ void multiply_tf32(float (&sums)[4], const uint32_t (&rows)[4],
+                                              const uint32_t (&columns)[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(columns[0]), "r"(columns[1]));
+}
+#endif
+
 // ---- Hopper: bulk tensor copies, barriers in shared memory, warpgroup multiplies. Only 90a code has them, and only
 // kernels that are empty elsewhere call them. ---------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ struct Fiber {
     std::vector<Copy> copies;   // in the order of their issue
     std::vector<size_t> groups; // copies in each committed group, the oldest first
     size_t open = 0;            // copies not yet committed
+    unsigned shares = 0;        // calls of share() so far
     bool early = false;         // has not waited for the kernel ahead
     uint32_t awaited[32] = {};  // Ticks::awaited while it runs
 };
@@ -79,6 +80,7 @@ struct Meeting {
 struct Warp {
     unsigned gone = 0; // lanes that have exited or never were
     Meeting meetings[warpSize];
+    uint32_t words[2][8 * warpSize]; // that lanes share
 };
 
 Fiber fibers[kMostThreads];
@@ -379,6 +381,15 @@ uint64_t exchange(unsigned mask, uint64_t value, int source, const char *file, i
     self().value = value;
     meet_warp(mask, {file, line}, false, source);
     return self().value;
+}
+
+void share(const uint32_t *words, int count, uint32_t *all, const char *file, int line) {
+    // By turns in two places: who is ahead cannot write where others still read.
+    auto &place = warps[running.thread / warpSize].words[self().shares++ % 2];
+    const size_t bytes = static_cast<size_t>(count) * sizeof *words;
+    std::memcpy(&place[lane() * count], words, bytes);
+    meet_warp(0xffffffff, {file, line}, false, lane());
+    std::memcpy(all, place, bytes * warpSize);
 }
 
 void copy_async(float *shared, const float *global, size_t bytes, bool valid, const void *code) {

@@ -69,6 +69,9 @@ bool arrive(uint32_t *counter, uint32_t others, const void *code);
 void forget_arrivals(); // of all blocks, when a launch begins
 void start_unordered(); // a block has met nobody
 
+// All lanes of a warp give count words each, and get what each gave, count to a lane.
+void share(const uint32_t *words, int count, uint32_t *all, const char *file, int line);
+
 // Groups of asynchronous copies as PTX counts them, for each thread. The source is read at once, the destination is
 // written at the wait.
 void copy_async(float *shared, const float *global, size_t bytes, bool valid, const void *code);

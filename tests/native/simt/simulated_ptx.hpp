@@ -84,6 +84,35 @@ inline uint32_t bf16_pair(float first, float second) {
     return rounded(first) | rounded(second) << 16;
 }
 
+#define PYBLAS_HAS_WARP_MULTIPLY 1
+
+inline uint32_t tf32(float value) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fffffff : (bits + 0x1000) & ~uint32_t{0x1fff};
+}
+
+inline float float_of(uint32_t word) {
+    float value;
+    __builtin_memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+inline void multiply_tf32(float (&sums)[4], const uint32_t (&rows)[4], const uint32_t (&columns)[2],
+                          const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
+    const uint32_t mine[6] = {rows[0], rows[1], rows[2], rows[3], columns[0], columns[1]};
+    uint32_t all[32 * 6];
+    simulator::share(mine, 6, all, file, line);
+    const int group = simulator::lane() / 4, own = simulator::lane() % 4;
+    for (int i = 0; i < 4; ++i) {
+        double sum = sums[i];
+        for (int k = 0; k < 8; ++k)
+            sum += double(float_of(all[(group * 4 + k % 4) * 6 + k / 4 * 2 + i / 2])) *
+                   double(float_of(all[((2 * own + i % 2) * 4 + k % 4) * 6 + 4 + k / 4]));
+        sums[i] = static_cast<float>(sum);
+    }
+}
+
 inline void prefetch(const float *) {}
 
 __attribute__((always_inline)) inline bool arrive(uint32_t *counter, uint32_t others) {

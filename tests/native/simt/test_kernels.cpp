@@ -285,8 +285,9 @@ std::vector<float> run(const Kernel &kernel, const Device &device, const Case &t
     Problem problem;
     problem.transa = test.transa;
     problem.transb = test.transb;
-    problem.mode = test.seed % 2 && kernel.modes & modes(ComputeMode::fp32_pedantic) ? ComputeMode::fp32_pedantic
-                                                                                     : ComputeMode::fp32;
+    problem.mode = !(kernel.modes & modes(ComputeMode::fp32))                          ? ComputeMode::tf32
+                   : test.seed % 2 && kernel.modes & modes(ComputeMode::fp32_pedantic) ? ComputeMode::fp32_pedantic
+                                                                                       : ComputeMode::fp32;
     problem.batch_invariant = test.batch_invariant;
     problem.m = test.m, problem.n = test.n, problem.k = test.k, problem.batch = test.batch;
 
@@ -379,7 +380,7 @@ std::vector<float> run(const Kernel &kernel, const Device &device, const Case &t
 // ---- what is right -------------------------------------------------------------------------------------------------
 
 // Within the bound of the mode for one element; products without depth and integers are exact.
-bool right(const Case &test, float got, double sum, double absolute, float old) {
+bool right(const Kernel &kernel, const Case &test, float got, double sum, double absolute, float old) {
     const double kept = test.beta == 0 ? 0 : double(test.beta) * old;
     if (!test.reads_inputs()) {
         const float expected = test.beta == 1 ? old : test.beta == 0 ? 0.0f : test.beta * old;
@@ -391,8 +392,11 @@ bool right(const Case &test, float got, double sum, double absolute, float old) 
     if (test.values == Values::integers && test.alpha == std::floor(test.alpha) && test.beta == std::floor(test.beta))
         return double(got) == expected;
     const double u = std::ldexp(1.0, -24), k = double(test.k);
-    const double bound = (k + 2) * u * (std::fabs(test.alpha) * absolute + std::fabs(kept)) +
-                         (k * std::fabs(test.alpha) + 2) * std::ldexp(1.0, -149);
+    double bound = (k + 2) * u * (std::fabs(test.alpha) * absolute + std::fabs(kept)) +
+                   (k * std::fabs(test.alpha) + 2) * std::ldexp(1.0, -149);
+    if (!(kernel.modes & modes(ComputeMode::fp32))) // inputs are rounded to TF32, subnormal ones too
+        bound += (std::ldexp(1.0, -10) + std::ldexp(1.0, -22)) * std::fabs(test.alpha) * absolute +
+                 k * std::fabs(test.alpha) * std::ldexp(1.0, -136);
     return std::fabs(double(got) - expected) <= bound;
 }
 
@@ -419,7 +423,7 @@ void compare(const Kernel &kernel, const Case &test, const std::vector<float> &g
                         sum += product;
                         absolute += std::fabs(product);
                     }
-                if (!right(test, got[index], sum, absolute, c_at(test, batch, i, j))) {
+                if (!right(kernel, test, got[index], sum, absolute, c_at(test, batch, i, j))) {
                     char text[160];
                     std::snprintf(text, sizeof text, "C(%ld, %ld) of batch %ld is %.9g; the sum is %.17g, C was %.9g",
                                   long(i), long(j), long(batch), double(got[index]), sum,
