@@ -41,13 +41,24 @@ __device__ __forceinline__ void load_tile(float (&tile)[K][Row], const View &vie
     static_assert(X * K % Threads == 0, "every thread loads the same number of elements");
     const bool contiguous_x = view.contiguous_x();
     const float *corner = view.at(x0, k0);
-#pragma unroll
-    for (int i = 0; i < X * K / Threads; ++i) {
+    constexpr int kLoads = X * K / Threads;
+    const auto place_x = [&](int i) {
         const int element = static_cast<int>(threadIdx.x) + i * Threads;
-        const int x = contiguous_x ? element % X : element / K;
-        const int k = contiguous_x ? element / X : element % K;
-        tile[k][x] = x < x_left && k < k_left ? corner[x * view.step_x + k * view.step_k] : 0.0f;
+        return contiguous_x ? element % X : element / K;
+    };
+    const auto place_k = [&](int i) {
+        const int element = static_cast<int>(threadIdx.x) + i * Threads;
+        return contiguous_x ? element / X : element % K;
+    };
+    float values[kLoads]; // all on their way before the first store, which the compiler lets no load pass
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+        const int x = place_x(i), k = place_k(i);
+        values[i] = x < x_left && k < k_left ? corner[x * view.step_x + k * view.step_k] : 0.0f;
     }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i)
+        tile[place_k(i)][place_x(i)] = values[i];
 }
 
 // The tiles of one operand on their way to shared memory by asynchronous copies, one after another along k; the shared

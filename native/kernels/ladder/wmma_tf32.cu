@@ -29,7 +29,7 @@ constexpr int kWarp = 32;               // rows and columns of a warp
 constexpr int kRow = BM + 8;            // floats of a row in shared memory
 static_assert(BM == BN && BN * kRow <= 2 * BK * kRow, "one row for all, and C in place of the tiles");
 
-__global__ void __launch_bounds__(kThreads, 4) wmma_tf32(__grid_constant__ const Problem problem, const TileGrid grid) {
+__global__ void __launch_bounds__(kThreads, 3) wmma_tf32(__grid_constant__ const Problem problem, const TileGrid grid) {
 #if PYBLAS_HAS_WARP_MULTIPLY
     namespace wmma = nvcuda::wmma;
     using precision = wmma::precision::tf32;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads, 4) wmma_tf32(__grid_constant__ const
 }
 
 double cost(const Problem &problem, const Device &device) {
-    constexpr TileRate kRate{4, {0.4, 0.4, 0.4, 0.4}, 0.5, 1e-6, 0};
+    constexpr TileRate kRate{3, {0.4, 0.4, 0.4, 0.4}, 0.5, 1e-6, 0};
     return predict(problem, device, BM, BN, kRate, kRate.resident);
 }
 
@@ -114,7 +114,7 @@ Status launch_wmma_tf32(const Problem &problem, const Launch &launch_on) {
     return launch<wmma_tf32>({grid.blocks, kThreads, 0, launch_on.stream}, problem, grid);
 }
 
-constexpr Footprint kFootprint{kThreads, 4, 4 * 2 * BK *kRow};
+constexpr Footprint kFootprint{kThreads, 3, 4 * 2 * BK *kRow};
 
 constexpr Kernel kRows[] = {
     {"wmma_tf32_64x64x32", "wmma_tf32", Engine::gpu, modes(ComputeMode::tf32), 80, false, refuses_nothing, nullptr,
