@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, 2) mma_tf32(__grid_constant__ const 
 }
 
 double cost(const Problem &problem, const Device &device) {
-    constexpr TileRate kRate{2, {1.2, 1.2, 1.2, 1.2}, 0.7, 1e-6, 0};
+    constexpr TileRate kRate{2, {1.04, 1.04, 1.04, 1.04}, 0.7, 1e-6, 0};
     return predict(problem, device, kSide, kSide, kRate, kRate.resident);
 }
 

@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads, 3) wmma_tf32(__grid_constant__ const
 }
 
 double cost(const Problem &problem, const Device &device) {
-    constexpr TileRate kRate{3, {0.4, 0.4, 0.4, 0.4}, 0.5, 1e-6, 0};
+    constexpr TileRate kRate{3, {0.44, 0.44, 0.44, 0.44}, 0.5, 1e-6, 0};
     return predict(problem, device, BM, BN, kRate, kRate.resident);
 }
 
