@@ -159,7 +159,7 @@ void check_gpu_rows(int count, char **arguments) {
         const std::string family = kernel->family;
         bool ladder = false; // its steps are there to be called by name
         for (const char *step : {"naive", "coalesced", "smem_tile", "thread_tile_1d", "thread_tile_2d", "vectorized",
-                                 "conflict_free", "double_buffer", "async_pipeline"})
+                                 "conflict_free", "double_buffer", "async_pipeline", "wmma_tf32", "mma_tf32"})
             ladder |= family == step;
         // Half as fast as f16x2, and what that cannot hold goes to multiply-adds.
         const bool by_name = ladder || std::strcmp(kernel->name, "wgmma_128x128x64_bf16x3") == 0;
