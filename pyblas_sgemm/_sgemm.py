@@ -411,8 +411,8 @@ def selected_kernel(
 ) -> SelectedKernel:
     """The kernel that a product of these sizes would run, and why: ``SelectedKernel(name, reason)``.
 
-    Leading dimensions are the least possible and batches lie one behind the other. ``device`` is 'cpu' (also None, unless
-    the handle is bound to a GPU) or a GPU's number; ``order`` None is 'C'. Errors are those of ``sgemm``.
+    Leading dimensions are the least possible, batches lie one behind the other, and beta is 0. ``device`` is 'cpu' (also
+    None, unless the handle is bound to a GPU) or a GPU's number; ``order`` None is 'C'. Errors are those of ``sgemm``.
 
     >>> pyblas_sgemm.selected_kernel("N", "N", 512, 512, 512).name
     """

@@ -453,7 +453,7 @@ pyblasStatus_t pyblasSelectedKernel(pyblasHandle_t handle, pyblasOperation_t tra
         if (!name || !reason)
             return no_output(name ? "reason" : "name");
         // Pointers are judged, never followed: one number stands for all.
-        const float one = 1.0f;
+        const float one = 1.0f, zero = 0.0f;
         float *c = const_cast<float *>(&one);
         const bool ta = transa != PYBLAS_OP_N, tb = transb != PYBLAS_OP_N;
         const int64_t lda = std::max<int64_t>(1, ta ? k : m), ldb = std::max<int64_t>(1, tb ? n : k),
@@ -476,7 +476,7 @@ pyblasStatus_t pyblasSelectedKernel(pyblasHandle_t handle, pyblasOperation_t tra
                            &one,
                            ldb,
                            ldb * (tb ? k : n),
-                           &one,
+                           &zero,
                            c,
                            ldc,
                            ldc * n,

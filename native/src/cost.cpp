@@ -59,10 +59,9 @@ double predict(const Kernel &kernel, const Problem &problem, const Device &devic
 double predict(const Work &work, const Rates &rates, const Device &device) {
     const double processor = device.fp32_flops / device.multiprocessors;
     const double share = device.bandwidth / device.multiprocessors;
-    // Of these, which go on side by side, the longest decides. Square roots are the same on every host.
-    const auto overlapped = [](double x, double y, double z) {
-        return std::sqrt(std::sqrt(x * x * x * x + y * y * y * y + z * z * z * z));
-    };
+    // What goes on side by side takes as long as the longest, and a little of the others. Square roots are the same on
+    // every host.
+    const auto overlapped = [](double x, double y, double z = 0) { return std::sqrt(x * x + y * y + z * z); };
     const auto wave = [&](double count) {
         const double waits = rates.step * work.steps + rates.trip * work.trips;
         const double issued =
@@ -76,7 +75,8 @@ double predict(const Work &work, const Rates &rates, const Device &device) {
         device.bandwidth;
     // Where the second kernel cannot start early, it costs twice as much.
     const double second = (device.sm >= 90 ? 1 : 2) * rates.second_kernel * work.second_kernels;
-    return rates.start + rates.block * work.blocks + std::sqrt(blocks * blocks + moved * moved) + second +
+    const double crowd = rates.crowd * std::sqrt(std::min(1.0, work.blocks / device.multiprocessors));
+    return rates.start + rates.block * work.blocks + crowd + overlapped(blocks, moved) + second +
            rates.partial_byte * work.partial_bytes / device.bandwidth;
 }
 

@@ -44,7 +44,7 @@ struct Work {
 struct Rates {
     double start, wave, step, trip, fold, single; // seconds
     double flop, copy, narrow, byte;              // of a block
-    double block;                                 // seconds
+    double block, crowd;                          // seconds for each block; and where all multiprocessors have one
     double read, written, written_singly;
     double second_kernel; // seconds
     double partial_byte;

@@ -514,10 +514,12 @@ Work slices_work(const Problem &problem, const Device &device, bool x_is_rows, c
     work.spread(static_cast<double>(slices.blocks), Tile::kResident, device);
     work.move(problem);
     work.steps = static_cast<double>(std::min(problem.k, slices.range));
-    work.flops = 2.0 * Tile::BX * Tile::BS * work.steps;
-    work.copies = (Tile::BX + Tile::BS) * work.steps / 4;
+    work.folds = std::ceil(work.steps / Tile::BK); // stages
+    const double staged = work.folds * Tile::BK;   // a stage is filled to its end; warps by themselves stop before
+    work.flops = 2.0 * Tile::BX * Tile::BS * (Tile::kTeams > 1 ? work.steps : staged);
+    work.copies = x_along_k ? Tile::BX * staged / 4 : 0; // of quads that are turned when they are read
     work.narrow =
-        ((operand_x.ld % 4 != 0 ? Tile::BX : 0) + (!quads_of_s || operand_s.ld % 4 != 0 ? Tile::BS : 0)) * work.steps;
+        ((operand_x.ld % 4 != 0 ? Tile::BX : 0) + (!quads_of_s || operand_s.ld % 4 != 0 ? Tile::BS : 0)) * staged;
     work.trips = work.narrow / Tile::kThreads;
     work.bytes = 4.0 * work.steps * (extent_x + extent_s / static_cast<double>(slices.tiles_x)); // s is found in the L2
     if (problem.c.ld % 4 != 0)

@@ -542,7 +542,7 @@ Work work_warps(const Problem &problem, const Device &device) {
     const double k = static_cast<double>(problem.k);
     Work work;
     work.spread(static_cast<double>(problem.batch), Tile::kResident * Tile::kThreads / 32, device);
-    work.blocks = 0;
+    work.blocks = std::min(work.blocks / (Tile::kThreads / 32.0), 1.0 * Tile::kResident * device.multiprocessors);
     work.move(problem);
     work.steps = k;
     work.flops = 2.0 * Tile::BM * Tile::BN * k;
@@ -645,7 +645,7 @@ Work work_ring(const Problem &asked, const Device &device) {
     Work work;
     work.spread(static_cast<double>(problem.batch), blocks_that_fit<Tile>(device, Tile::template bytes<false, false>()),
                 device);
-    work.blocks = 0;
+    work.blocks = std::min(work.blocks, work.resident * device.multiprocessors);
     work.move(asked);
     work.steps = k;
     work.folds = std::max(0.0, stages - 1);
