@@ -24,6 +24,14 @@ constexpr bool in_order() {
 }
 static_assert(in_order(), "rows are found by halves");
 
+constexpr bool complete() {
+    for (const NamedRates &named : kRates)
+        if (!(named.rates.partial_byte > 0))
+            return false;
+    return true;
+}
+static_assert(complete(), "a row has as many rates as cost.hpp names");
+
 } // namespace
 
 const Rates *rates_of(std::string_view row) {
