@@ -353,12 +353,19 @@ def test_a_forced_kernel_is_never_replaced(engine, handle):
 
 def test_selection_names_a_kernel_of_the_engine_and_a_reason(engine, handle):
     names = CPU_NAMES if engine.name == "cpu" else GPU_NAMES
-    for m, n, k, batch in [(1, 1, 1, 1), (5, 7, 3, 3), (4096, 4096, 4096, 1), (1, 10**6, 64, 1), (4, 4, 4, 10**7)]:
+    for m, n, k, batch in [
+        (1, 1, 1, 1),
+        (5, 7, 3, 3),
+        (4096, 4096, 4096, 1),
+        (1, 10**6, 64, 1),
+        (4, 4, 4, 10**7),
+        (5, 5, 0, 1),
+    ]:
         for transa in "NT":
             name, reason = engines.selected(handle, transa, "N", m, n, k, batch)
             assert name in names
             assert reason
-    for m, n, k in [(0, 5, 5), (5, 0, 5), (5, 5, 0)]:  # no result, or beta == 1 and no product
+    for m, n, k in [(0, 5, 5), (5, 0, 5)]:  # no result
         name, reason = engines.selected(handle, "N", "N", m, n, k)
         assert name == ""
         assert reason

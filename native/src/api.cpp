@@ -486,7 +486,7 @@ pyblasStatus_t pyblasSelectedKernel(pyblasHandle_t handle, pyblasOperation_t tra
         PYBLAS_TRY(verdict.status);
         if (verdict.nothing_to_do) {
             *name = "";
-            *reason = "the result is empty or C stays as it is: nothing runs";
+            *reason = "the result is empty: nothing runs";
             return kSuccess;
         }
         problem.mode = handle->settings.mode;
