@@ -6,6 +6,7 @@
 
 #include "half.cuh"
 #include "problem.hpp"
+#include "ptx.cuh"
 
 namespace pyblas {
 
@@ -20,7 +21,9 @@ public:
     // C stays as it is, to the payload of its NaNs.
     __device__ __forceinline__ bool idle() const { return depth_ == 0 && beta_ == 1.0f; }
 
-    __device__ __forceinline__ void store(float *c, float sum) const { *c = value(sum, beta_ == 0.0f ? 0.0f : *c); }
+    // In two steps, so that many loads are on their way before the first store.
+    __device__ __forceinline__ float load(const float *c) const { return beta_ == 0.0f ? 0.0f : *c; }
+    __device__ __forceinline__ void store(float *c, float sum, float old) const { *c = value(sum, old); }
 
     // One element of a C of any type, so many from c on; a 16-bit C rounds the float that float32 would have got.
     __device__ __forceinline__ void store(void *c, int64_t at, Dtype type, float sum) const {
@@ -32,8 +35,15 @@ public:
         }
     }
 
-    // Two rows of C at once, in two steps, so that many loads are on their way before the first store; c is aligned to
-    // 8 bytes.
+    // Four rows of C at once; c is aligned to 16 bytes.
+    __device__ __forceinline__ float4 load4(const float *c) const {
+        return beta_ == 0.0f ? float4{0.0f, 0.0f, 0.0f, 0.0f} : *reinterpret_cast<const float4 *>(c);
+    }
+    __device__ __forceinline__ void store4(float *c, const float4 &sum, const float4 &old) const {
+        ptx::store_quad(c, {value(sum.x, old.x), value(sum.y, old.y), value(sum.z, old.z), value(sum.w, old.w)});
+    }
+
+    // Two; c is aligned to 8 bytes.
     __device__ __forceinline__ float2 load2(const float *c) const {
         return beta_ == 0.0f ? float2{0.0f, 0.0f} : *reinterpret_cast<const float2 *>(c);
     }
@@ -41,23 +51,24 @@ public:
         *reinterpret_cast<float2 *>(c) = float2{value(sum.x, old.x), value(sum.y, old.y)};
     }
 
-    // Four rows of C at once; c is aligned to 16 bytes.
-    __device__ __forceinline__ void store4(float *c, const float4 &sum) const {
-        float4 *target = reinterpret_cast<float4 *>(c);
-        const float4 old = beta_ == 0.0f ? float4{0.0f, 0.0f, 0.0f, 0.0f} : *target;
-        *target = float4{value(sum.x, old.x), value(sum.y, old.y), value(sum.z, old.z), value(sum.w, old.w)};
-    }
+    // Both steps at once.
+    __device__ __forceinline__ void store(float *c, float sum) const { store(c, sum, load(c)); }
+    __device__ __forceinline__ void store4(float *c, const float4 &sum) const { store4(c, sum, load4(c)); }
 
     __device__ __forceinline__ bool reads_c() const { return beta_ != 0.0f; }
 
-    // Four rows of C where C is not read; without depth, the sums are +0.
+    // Where C is not read; without depth, the sums are +0.
+    __device__ __forceinline__ void put(float *c, float sum) const { *c = fresh(sum); }
+    // Four rows of it; c is aligned to 16 bytes.
     __device__ __forceinline__ void put4(float *c, const float4 &sum) const {
-        const float factor = depth_ == 0 ? 1.0f : alpha_, kept = depth_ == 0 ? 0.0f : -0.0f;
-        *reinterpret_cast<float4 *>(c) = float4{__fmaf_rn(factor, sum.x, kept), __fmaf_rn(factor, sum.y, kept),
-                                                __fmaf_rn(factor, sum.z, kept), __fmaf_rn(factor, sum.w, kept)};
+        ptx::store_quad(c, {fresh(sum.x), fresh(sum.y), fresh(sum.z), fresh(sum.w)});
     }
 
 private:
+    __device__ __forceinline__ float fresh(float sum) const {
+        return __fmaf_rn(depth_ == 0 ? 1.0f : alpha_, sum, depth_ == 0 ? 0.0f : -0.0f);
+    }
+
     // No branches, and intrinsics, so that beta * C is rounded before it is added. -0 changes no product.
     __device__ __forceinline__ float value(float sum, float old) const {
         const float kept = beta_ != 0.0f ? __fmul_rn(beta_, old) : depth_ == 0 ? 0.0f : -0.0f;

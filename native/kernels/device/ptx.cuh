@@ -37,6 +37,20 @@ __device__ __forceinline__ void wait_for_predecessors() {
 #endif
 }
 
+// threadIdx.x, asked for anew: what is computed from it does not wait in registers since the kernel's start.
+__device__ __forceinline__ int thread_anew() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
+// Four floats at once; the compiler may make four stores of one that is written plainly. global is aligned to 16 bytes.
+__device__ __forceinline__ void store_quad(float *global, const float4 &quad) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(global), "f"(quad.x), "f"(quad.y), "f"(quad.z),
+                 "f"(quad.w)
+                 : "memory");
+}
+
 // Copies 4 or 16 bytes from global to shared memory, or writes zeros and reads nothing if valid is false. The data is
 // there for this thread after wait_copies(), for the block after a barrier behind it.
 template <int Bytes>

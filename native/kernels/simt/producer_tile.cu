@@ -116,8 +116,10 @@ __device__ __forceinline__ bool gather_slices(uint64_t *met, float4 *handed, flo
         }
         arrive_as_warp(met);
         ptx::wait(met, 1);
-        if (slice > 0)
+        if (slice > 0) {
+            arrive_as_warp(met); // for the store, which the others wait for
             return false;
+        }
 #pragma unroll 1
         for (int other = 0; other < Tile::kSlices - 1; ++other)
 #pragma unroll
@@ -239,7 +241,13 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
 
         // store
         if (gather_slices<Tile>(met, reinterpret_cast<float4 *>(smem), acc))
-            store_tile<Tile>(problem, place.batch, block_row, block_column, acc);
+            store_tile<Tile, 1>(
+                problem, place.batch, block_row, block_column, smem,
+                [&] {
+                    arrive_as_warp(met);
+                    ptx::wait(met, 0);
+                },
+                acc);
     }
 #endif
 }

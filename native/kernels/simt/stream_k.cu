@@ -120,7 +120,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
             stored = complete<Tile>(stream, tile, acc);
         }
         if (stored)
-            store_tile<Tile>(problem, place.batch, place.row * Tile::BM, place.column * Tile::BN, acc);
+            store_tile<Tile, 0>(
+                problem, place.batch, place.row * Tile::BM, place.column * Tile::BN,
+                reinterpret_cast<float *>(dynamic_shared()), [] { __syncthreads(); }, acc);
         __syncthreads(); // shared memory is free for the next walk
     }
 }

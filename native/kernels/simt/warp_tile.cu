@@ -17,6 +17,12 @@
 namespace pyblas {
 namespace {
 
+// Columns of C that are read before the first of them is written: as many as there are registers for.
+template <class Tile>
+constexpr int kAhead = Tile::TM * Tile::TN < 64                 ? 4
+                       : Tile::kThreads * Tile::kResident < 512 ? 2
+                                                                : 1;
+
 template <class Tile, bool ContiguousM, bool ContiguousN>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     warp_tile(__grid_constant__ const Problem problem, const TileGrid grid) {
@@ -34,7 +40,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                                              fold_depth<Tile>(problem) / Tile::BK, acc);
 
     // store
-    store_tile<Tile>(problem, place.batch, block_row, block_column, acc);
+    store_tile<Tile, kAhead<Tile>>(
+        problem, place.batch, block_row, block_column, reinterpret_cast<float *>(dynamic_shared()),
+        [] { __syncthreads(); }, acc);
 }
 
 template <class Tile>

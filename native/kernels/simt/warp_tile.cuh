@@ -86,6 +86,18 @@ struct ThreadPlace {
     }
 };
 
+// A warp's rows in shared memory: the first rows of a lane's quads lie side by side, then the second ones, so that
+// neither lanes that write nor lanes that read meet in a bank.
+template <class Tile>
+struct WarpRows {
+    static constexpr int kRow = Tile::WM + Tile::kLanesM, kFloats = 2 * Tile::kLanesN * kRow;
+
+    static __device__ __forceinline__ int row(int place) {
+        const int inside = place % (4 * Tile::kLanesM);
+        return place - inside + inside % Tile::kLanesM * 4 + inside / Tile::kLanesM;
+    }
+};
+
 // acc += the product over depth of k, from k_begin on. Every fold_tiles stages the accumulators are folded into totals
 // behind the stages in shared memory, which are there if the walk is longer than that.
 template <class Tile, bool ContiguousM, bool ContiguousN>
@@ -137,34 +149,119 @@ __device__ __forceinline__ void walk(const Problem &problem, int64_t batch, int6
     }
 }
 
-// The tile into C: four rows at once where C's address, ld and edge allow.
-template <class Tile>
-__device__ __forceinline__ void store_tile(const Problem &problem, int64_t batch, int64_t block_row,
-                                           int64_t block_column, const float (&acc)[Tile::TN][Tile::TM]) {
-    const auto [row, column] = ThreadPlace<Tile>::of();
-    const int m_left = part(problem.m - block_row, Tile::BM), n_left = part(problem.n - block_column, Tile::BN);
-    const Epilogue epilogue(problem); // read again: two registers less while k is walked
-    float *const gmem_c = problem.c.matrix(batch) + block_row + row + (block_column + column) * problem.c.ld;
-    const bool wide = reinterpret_cast<uintptr_t>(gmem_c) % 16 == 0 && problem.c.ld % 4 == 0 && m_left % 4 == 0;
+// A warp's sums into C where its rows are not aligned to four floats. Stored from the registers one by one, the floats
+// of an instruction would lie four apart, and four times as many sectors of memory would be touched: they go through
+// shared memory, where two columns of each lane lie at a time, and neighbouring lanes store neighbouring rows. c is the
+// warp's corner. Reads: so is what C holds.
+template <class Tile, bool Reads>
+__device__ __forceinline__ void store_by_rows(const Epilogue &epilogue, int lane, float *smem, float *c, int64_t ld,
+                                              int m_left, int n_left, const float (&acc)[Tile::TN][Tile::TM]) {
+    using Rows = WarpRows<Tile>;
+    constexpr int kEach = (Tile::WM + 31) / 32; // rows that a lane stores of each column
+    float *const target = smem + Tile::lane_n(lane) * (2 * Rows::kRow) + Tile::lane_m(lane);
+    const int rows = min(m_left, Tile::WM);
 #pragma unroll
-    for (int j = 0; j < Tile::TN; ++j) {
-        const int across = j / 4 * (Tile::kLanesN * 4) + j % 4;
-        if (column + across >= n_left)
-            continue;
-        float *const c = gmem_c + across * problem.c.ld;
-        if (wide) {
+    for (int j = 0; j < Tile::TN; j += 2) {
+        __syncwarp();
 #pragma unroll
-            for (int i = 0; i < Tile::TM; i += 4)
-                if (row + i * Tile::kLanesM < m_left)
-                    epilogue.store4(c + i * Tile::kLanesM, {acc[j][i], acc[j][i + 1], acc[j][i + 2], acc[j][i + 3]});
-        } else {
+        for (int next = 0; next < 2; ++next)
 #pragma unroll
-            for (int i = 0; i < Tile::TM; ++i) {
-                const int down = i / 4 * (Tile::kLanesM * 4) + i % 4;
-                if (row + down < m_left)
-                    epilogue.store(c + down, acc[j][i]);
+            for (int i = 0; i < Tile::TM; ++i)
+                target[next * Rows::kRow + i / 4 * (4 * Tile::kLanesM) + i % 4 * Tile::kLanesM] = acc[j + next][i];
+        __syncwarp();
+        const float *sums = smem + lane;
+        float *pair = c + j % 4 * ld;
+        int left = n_left - j % 4 - j / 4 * (4 * Tile::kLanesN); // of the columns
+#pragma unroll(Reads ? 1 : 4)
+        for (int other = 0; other < Tile::kLanesN; ++other, sums += 2 * Rows::kRow, pair += 4 * ld, left -= 4) {
+            float old[2][kEach];
+            if constexpr (Reads)
+#pragma unroll
+                for (int i = 0; i < 2 * kEach; ++i)
+                    if (i / kEach < left && Rows::row(lane + i % kEach * 32) < rows)
+                        old[i / kEach][i % kEach] =
+                            epilogue.load(pair + i / kEach * ld + Rows::row(lane + i % kEach * 32));
+#pragma unroll
+            for (int i = 0; i < 2 * kEach; ++i) {
+                const int row = Rows::row(lane + i % kEach * 32);
+                const float sum = sums[i / kEach * Rows::kRow + i % kEach * 32];
+                if (i / kEach < left && row < rows) {
+                    if constexpr (Reads)
+                        epilogue.store(pair + i / kEach * ld + row, sum, old[i / kEach][i % kEach]);
+                    else
+                        epilogue.put(pair + i / kEach * ld + row, sum);
+                }
             }
         }
+        if (j % 4 == 2)
+            c += 4 * Tile::kLanesN * ld;
+    }
+}
+
+// The tile into C: four rows at once where C's address, ld and edge allow. Otherwise through smem, as large as a stage
+// of both operands, after all_left(), which returns when nobody uses that any more. Ahead columns of C are read before
+// the first of them is written; 0, if there are no registers for it, means quad by quad.
+template <class Tile, int Ahead, class AllLeft>
+__device__ __forceinline__ void store_tile(const Problem &problem, int64_t batch, int64_t block_row,
+                                           int64_t block_column, float *smem, const AllLeft &all_left,
+                                           const float (&acc)[Tile::TN][Tile::TM]) {
+    const int thread = ptx::thread_anew();
+    const ThreadPlace<Tile> mine = ThreadPlace<Tile>::of(thread);
+    const int row = mine.row, column = mine.column;
+    const int m_left = part(problem.m - block_row, Tile::BM), n_left = part(problem.n - block_column, Tile::BN);
+    const Epilogue epilogue(problem); // read again: two registers less while k is walked
+    const int64_t ld = problem.c.ld;
+    float *const corner = problem.c.matrix(batch) + block_row + block_column * ld;
+    if (reinterpret_cast<uintptr_t>(corner) % 16 != 0 || ld % 4 != 0 || m_left % 4 != 0) {
+        const int warp_row = row - 4 * Tile::lane_m(thread % 32), warp_column = column - 4 * Tile::lane_n(thread % 32);
+        all_left();
+        smem += thread / 32 * WarpRows<Tile>::kFloats;
+        float *const c = corner + warp_row + warp_column * ld;
+        if (epilogue.reads_c())
+            store_by_rows<Tile, true>(epilogue, thread % 32, smem, c, ld, m_left - warp_row, n_left - warp_column, acc);
+        else
+            store_by_rows<Tile, false>(epilogue, thread % 32, smem, c, ld, m_left - warp_row, n_left - warp_column,
+                                       acc);
+        return;
+    }
+    float *c = corner + row + column * ld;
+    if (Ahead == 0 || !epilogue.reads_c()) {
+#pragma unroll
+        for (int j = 0; j < Tile::TN; ++j) {
+            const int across = j / 4 * (Tile::kLanesN * 4) + j % 4;
+            if (column + across >= n_left)
+                continue;
+#pragma unroll
+            for (int i = 0; i < Tile::TM; i += 4)
+                if (row + i * Tile::kLanesM < m_left) {
+                    const float4 sum{acc[j][i], acc[j][i + 1], acc[j][i + 2], acc[j][i + 3]};
+                    float *const quad = c + i * Tile::kLanesM + across * ld;
+                    Ahead == 0 ? epilogue.store4(quad, sum) : epilogue.put4(quad, sum);
+                }
+        }
+        return;
+    }
+    constexpr int kAhead = Ahead > 0 ? Ahead : 1;
+#pragma unroll
+    for (int j = 0; j < Tile::TN; j += kAhead) {
+        const int left = n_left - column - j / 4 * (4 * Tile::kLanesN) - j % 4; // of the columns
+        float4 old[kAhead][Tile::TM / 4];
+#pragma unroll
+        for (int next = 0; next < kAhead; ++next)
+#pragma unroll
+            for (int i = 0; i < Tile::TM / 4; ++i)
+                if (next < left && row + i * (4 * Tile::kLanesM) < m_left)
+                    old[next][i] = epilogue.load4(c + i * (4 * Tile::kLanesM) + next * ld);
+#pragma unroll
+        for (int next = 0; next < kAhead; ++next) {
+            const float *const sum = acc[j + next];
+#pragma unroll
+            for (int i = 0; i < Tile::TM / 4; ++i)
+                if (next < left && row + i * (4 * Tile::kLanesM) < m_left)
+                    epilogue.store4(c + i * (4 * Tile::kLanesM) + next * ld,
+                                    {sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]}, old[next][i]);
+        }
+        c += ((j + kAhead) % 4 ? kAhead : kAhead + 4 * Tile::kLanesN - 4) * ld;
     }
 }
 

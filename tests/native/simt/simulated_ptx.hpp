@@ -11,6 +11,14 @@ inline void wait_for_predecessors() {
     simulator::wait_for_predecessors();
 }
 
+__attribute__((always_inline)) inline void store_quad(float *global, const float4 &quad) {
+    *reinterpret_cast<float4 *>(global) = quad;
+}
+
+inline int thread_anew() {
+    return static_cast<int>(threadIdx.x);
+}
+
 template <int Bytes>
 __attribute__((always_inline)) inline void copy_async(float *shared, const float *global, bool valid) {
     static_assert(Bytes == 4 || Bytes == 16, "one float or four");
