@@ -17,6 +17,7 @@ from test_resources import BUILT, LIBRARY, cuobjdump, function_of, uses
 # Of each function the instruction that multiplies, and from which architecture on.
 MULTIPLIES = {
     "wgmma": ("HGMMA", "90a"),
+    "half_wgmma": ("HGMMA", "90a"),
     "wmma_tf32": ("HMMA.168", "80"),
     "mma_tf32": ("HMMA.168", "80"),
 }

@@ -18,7 +18,7 @@ namespace pyblas {
         X(mma_tf32)
 #define PYBLAS_SHIPPED_FAMILIES(X)                                                                                     \
     X(warp_tile)                                                                                                       \
-    X(producer_tile) X(split_k) X(stream_k) X(skinny) X(small_batch) X(wgmma) X(half_tile)
+    X(producer_tile) X(split_k) X(stream_k) X(skinny) X(small_batch) X(wgmma) X(half_tile) X(half_wgmma)
 #else
 #define PYBLAS_LADDER_FAMILIES(X)
 #define PYBLAS_SHIPPED_FAMILIES(X)

@@ -51,6 +51,13 @@ public:
         *reinterpret_cast<float2 *>(c) = float2{value(sum.x, old.x), value(sum.y, old.y)};
     }
 
+    // The same where C is of a 16-bit type and c aligned to 4 bytes.
+    __device__ __forceinline__ uint32_t load2(const uint32_t *c) const { return beta_ == 0.0f ? 0 : *c; }
+    __device__ __forceinline__ void store2(uint32_t *c, Dtype type, const float2 &sum, uint32_t old) const {
+        const float2 before = floats_of_halves(type, old);
+        *c = halves_of_floats(type, float2{value(sum.x, before.x), value(sum.y, before.y)});
+    }
+
     // Both steps at once.
     __device__ __forceinline__ void store(float *c, float sum) const { store(c, sum, load(c)); }
     __device__ __forceinline__ void store4(float *c, const float4 &sum) const { store4(c, sum, load4(c)); }

@@ -264,6 +264,13 @@ __device__ __forceinline__ void arrive(uint64_t *barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+// The same in another block of the cluster.
+__device__ __forceinline__ void arrive_in_block(uint64_t *barrier, int block) {
+    uint32_t address = shared_address(barrier);
+    asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(block));
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
+}
+
 // Arrives, and holds the phase open until that many bytes have been copied.
 __device__ __forceinline__ void arrive_and_expect(uint64_t *barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
@@ -305,13 +312,34 @@ __device__ __forceinline__ void prefetch_tensor_map(const void *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Brings one box of a four-dimensional tensor to shared memory; zeros stand for what lies outside.
+// What this thread has stored in shared memory is there for warpgroup multiplies behind a barrier.
+__device__ __forceinline__ void publish_stores() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Brings one box of a four-dimensional tensor to shared memory, of this block or of those of the cluster that have a
+// bit in blocks, at the same place and reporting to the same barrier in each; zeros stand for what lies outside.
+template <bool Multicast = false>
 __device__ __forceinline__ void copy_box(void *shared, const void *map, int x0, int x1, int x2, int x3,
-                                         uint64_t *barrier) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
-                 "%4, %5}], [%6];" ::"r"(shared_address(shared)),
-                 "l"(map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(shared_address(barrier))
-                 : "memory");
+                                         uint64_t *barrier, uint32_t blocks = 1) {
+    if constexpr (!Multicast)
+        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+                     "%3, %4, %5}], [%6];" ::"r"(shared_address(shared)),
+                     "l"(map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(shared_address(barrier))
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                     ".multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(shared)),
+                     "l"(map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(shared_address(barrier)),
+                     "h"(static_cast<uint16_t>(blocks))
+                     : "memory");
+}
+
+// The number of this block in its cluster.
+__device__ __forceinline__ int block_of_cluster() {
+    int rank;
+    asm("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
+    return rank;
 }
 
 // acc may be read or written before and is an accumulator from here on.
@@ -336,8 +364,13 @@ __device__ __forceinline__ void wait_multiplies(float (&acc)[Size]) {
         asm volatile("" : "+f"(acc[i])::"memory"); // no read of it moves before the wait
 }
 
-// acc (+)= a * b for 64 x 2 Size outputs of the warpgroup and 16 of k, from descriptors of shared memory, both operands
-// contiguous along k. accumulate is 0 or 1.
+template <int Pending>
+__device__ __forceinline__ void wait_multiplies() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+
+// acc (+)= a * b for 64 x 2 Size outputs of the warpgroup and 16 of k, from descriptors of shared memory. An operand is
+// contiguous along k, or across it. accumulate is 0 or 1.
 enum class Number { f16, bf16 };
 
 #define PYBLAS_F8(r, i)                                                                                                \
@@ -352,39 +385,61 @@ enum class Number { f16, bf16 };
     PYBLAS_R8(32, 33, 34, 35, 36, 37, 38, 39)                                                                          \
     "," PYBLAS_R8(40, 41, 42, 43, 44, 45, 46, 47) "," PYBLAS_R8(48, 49, 50, 51, 52, 53, 54,                            \
                                                                 55) "," PYBLAS_R8(56, 57, 58, 59, 60, 61, 62, 63)
-#define PYBLAS_WGMMA(n, type, registers, a_operand, b_operand, flag, ...)                                              \
+#define PYBLAS_R32C                                                                                                    \
+    PYBLAS_R8(64, 65, 66, 67, 68, 69, 70, 71)                                                                          \
+    "," PYBLAS_R8(72, 73, 74, 75, 76, 77, 78, 79) "," PYBLAS_R8(80, 81, 82, 83, 84, 85, 86,                            \
+                                                                87) "," PYBLAS_R8(88, 89, 90, 91, 92, 93, 94, 95)
+#define PYBLAS_R32D                                                                                                    \
+    PYBLAS_R8(96, 97, 98, 99, 100, 101, 102, 103)                                                                      \
+    "," PYBLAS_R8(104, 105, 106, 107, 108, 109, 110, 111) "," PYBLAS_R8(                                               \
+        112, 113, 114, 115, 116, 117, 118, 119) "," PYBLAS_R8(120, 121, 122, 123, 124, 125, 126, 127)
+#define PYBLAS_F32(r, i) PYBLAS_F8(r, i), PYBLAS_F8(r, i + 8), PYBLAS_F8(r, i + 16), PYBLAS_F8(r, i + 24)
+#define PYBLAS_WGMMA(n, type, registers, a_operand, b_operand, flag, across_a, across_b, ...)                          \
     asm volatile("{\n"                                                                                                 \
                  ".reg .pred accumulate;\n"                                                                            \
                  "setp.ne.b32 accumulate, %" #flag ", 0;\n"                                                            \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" registers "}, %" #a_operand      \
-                 ", %" #b_operand ", accumulate, 1, 1, 0, 0;\n"                                                        \
+                 ", %" #b_operand ", accumulate, 1, 1, %" #across_a ", %" #across_b ";\n"                              \
                  "}"                                                                                                   \
                  : __VA_ARGS__                                                                                         \
-                 : "l"(a), "l"(b), "r"(accumulate))
+                 : "l"(a), "l"(b), "r"(accumulate), "n"(static_cast<int>(AcrossA)), "n"(static_cast<int>(AcrossB)))
 
-template <Number Type>
+template <Number Type, bool AcrossA = false, bool AcrossB = false>
 __device__ __forceinline__ void multiply(float (&acc)[32], uint64_t a, uint64_t b, int accumulate) {
     if constexpr (Type == Number::f16)
-        PYBLAS_WGMMA(64, "f16", PYBLAS_R32A, 32, 33, 34, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8), PYBLAS_F8(acc, 16),
-                     PYBLAS_F8(acc, 24));
+        PYBLAS_WGMMA(64, "f16", PYBLAS_R32A, 32, 33, 34, 35, 36, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8),
+                     PYBLAS_F8(acc, 16), PYBLAS_F8(acc, 24));
     else
-        PYBLAS_WGMMA(64, "bf16", PYBLAS_R32A, 32, 33, 34, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8), PYBLAS_F8(acc, 16),
-                     PYBLAS_F8(acc, 24));
+        PYBLAS_WGMMA(64, "bf16", PYBLAS_R32A, 32, 33, 34, 35, 36, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8),
+                     PYBLAS_F8(acc, 16), PYBLAS_F8(acc, 24));
 }
 
-template <Number Type>
+template <Number Type, bool AcrossA = false, bool AcrossB = false>
 __device__ __forceinline__ void multiply(float (&acc)[64], uint64_t a, uint64_t b, int accumulate) {
     if constexpr (Type == Number::f16)
-        PYBLAS_WGMMA(128, "f16", PYBLAS_R32A "," PYBLAS_R32B, 64, 65, 66, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8),
+        PYBLAS_WGMMA(128, "f16", PYBLAS_R32A "," PYBLAS_R32B, 64, 65, 66, 67, 68, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8),
                      PYBLAS_F8(acc, 16), PYBLAS_F8(acc, 24), PYBLAS_F8(acc, 32), PYBLAS_F8(acc, 40), PYBLAS_F8(acc, 48),
                      PYBLAS_F8(acc, 56));
     else
-        PYBLAS_WGMMA(128, "bf16", PYBLAS_R32A "," PYBLAS_R32B, 64, 65, 66, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8),
+        PYBLAS_WGMMA(128, "bf16", PYBLAS_R32A "," PYBLAS_R32B, 64, 65, 66, 67, 68, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8),
                      PYBLAS_F8(acc, 16), PYBLAS_F8(acc, 24), PYBLAS_F8(acc, 32), PYBLAS_F8(acc, 40), PYBLAS_F8(acc, 48),
                      PYBLAS_F8(acc, 56));
+}
+
+template <Number Type, bool AcrossA = false, bool AcrossB = false>
+__device__ __forceinline__ void multiply(float (&acc)[128], uint64_t a, uint64_t b, int accumulate) {
+    if constexpr (Type == Number::f16)
+        PYBLAS_WGMMA(256, "f16", PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R32C "," PYBLAS_R32D, 128, 129, 130, 131, 132,
+                     PYBLAS_F32(acc, 0), PYBLAS_F32(acc, 32), PYBLAS_F32(acc, 64), PYBLAS_F32(acc, 96));
+    else
+        PYBLAS_WGMMA(256, "bf16", PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R32C "," PYBLAS_R32D, 128, 129, 130, 131, 132,
+                     PYBLAS_F32(acc, 0), PYBLAS_F32(acc, 32), PYBLAS_F32(acc, 64), PYBLAS_F32(acc, 96));
 }
 
 #undef PYBLAS_WGMMA
+#undef PYBLAS_R32D
+#undef PYBLAS_R32C
+#undef PYBLAS_F32
 #undef PYBLAS_R32B
 #undef PYBLAS_R32A
 #undef PYBLAS_R8

@@ -11,10 +11,13 @@
 
 namespace pyblas {
 
-// ---- operands in shared memory: rows of 64 16-bit numbers along k, 128-byte swizzle -----------------------------
+// ---- operands in shared memory, 128-byte swizzle: rows of 64 16-bit numbers along k, or, across k, rows of 64
+// neighbours of one k and every 64 of them a block of 64 rows
+// --------------------------------------------------------------------
 
 constexpr int kSwizzledRowBytes = 128;
 constexpr int kSwizzleAtomBytes = 8 * kSwizzledRowBytes; // the pattern repeats; tiles start at multiples of it
+constexpr int kBlockBytes = 64 * kSwizzledRowBytes;      // 64 of k and 64 across
 
 // Where the copy engine puts the byte that would lie at offset of a tile without swizzle: 16-byte pieces of a row are
 // exchanged by the row's number modulo 8, so that eight rows of one piece lie in different banks.
@@ -22,17 +25,22 @@ PYBLAS_MAP int swizzled(int offset) {
     return offset ^ (offset >> 7 & 7) << 4;
 }
 
-// The descriptor of a tile at this address of shared memory. Groups of eight rows lie one atom apart; the other stride
-// has no meaning, as one atom is as wide as the tile.
+// The descriptor of a tile at this address of shared memory. Groups of eight rows lie one atom apart; the other stride,
+// from one block to the next, has a meaning only across k.
 PYBLAS_MAP uint64_t tile_descriptor(uint32_t address) {
     constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-    return kSwizzle128 | static_cast<uint64_t>(kSwizzleAtomBytes >> 4) << 32 | uint64_t{1} << 16 |
-           (address & 0x3ffff) >> 4;
+    return kSwizzle128 | static_cast<uint64_t>(kSwizzleAtomBytes >> 4) << 32 |
+           static_cast<uint64_t>(kBlockBytes >> 4) << 16 | (address & 0x3ffff) >> 4;
 }
 
-// Added to a descriptor, moves it: along k within the first row of its atom, or by whole groups of eight rows.
+// Added to a descriptor, moves it: within the first row of its atom, or by whole groups of eight rows.
 PYBLAS_MAP uint64_t descriptor_step(int bytes) {
     return static_cast<uint64_t>(bytes) >> 4;
+}
+
+// From one of k to another that lies a multiple of 16 further.
+PYBLAS_MAP int depth_step(bool across, int k) {
+    return across ? k * kSwizzledRowBytes : k * 2;
 }
 
 // ---- sums in registers: 64 x N over 128 threads ---------------------------------------------------------------------
