@@ -156,7 +156,7 @@ void check_gpu_rows(int count, char **arguments) {
     std::set<std::string> winners;
     const std::string got =
         choices(&winners, false) + choices(nullptr, true) + choices(&winners, false, ComputeMode::fp32_pedantic) +
-        choices(&winners, false, ComputeMode::fp32, Dtype::f16);
+        choices(&winners, false, ComputeMode::tf32) + choices(&winners, false, ComputeMode::fp32, Dtype::f16);
     for (int i = 0; const Kernel *kernel = kernel_at(i); ++i) {
         const std::string family = kernel->family;
         bool ladder = false; // its steps are there to be called by name

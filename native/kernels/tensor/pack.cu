@@ -85,7 +85,9 @@ __device__ __forceinline__ float row_factor(int32_t exponent) {
 // Two neighbours along k, as one word for each plane.
 template <Scheme scheme>
 __device__ __forceinline__ void split(float first, float second, float factor, uint32_t (&words)[plane_count(scheme)]) {
-    if constexpr (scheme == Scheme::f16x2) {
+    if constexpr (scheme == Scheme::f16x1) {
+        words[0] = ptx::f16_pair(first * factor, second * factor);
+    } else if constexpr (scheme == Scheme::f16x2) {
         first *= factor, second *= factor;
         words[0] = ptx::f16_pair(first, second);
         const float2 high = ptx::floats_of_f16_pair(words[0]);
@@ -379,6 +381,8 @@ __global__ void __launch_bounds__(kThreads)
 int least_exponent(Scheme scheme, int64_t k) {
     if (scheme == Scheme::bf16x3)
         return -110;
+    if (scheme == Scheme::f16x1) // a normal number of the plane, with all of its 11 bits
+        return -14;
     if (k < 128)
         return -13;
     int least = -15;
@@ -462,7 +466,8 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
     };
     using Planes2 = std::integral_constant<decltype(&pack_planes<Scheme::f16x2>), &pack_planes<Scheme::f16x2>>;
     using Planes3 = std::integral_constant<decltype(&pack_planes<Scheme::bf16x3>), &pack_planes<Scheme::bf16x3>>;
-    return scheme == Scheme::f16x2 ? start(Planes2{}) : start(Planes3{});
+    using Planes1 = std::integral_constant<decltype(&pack_planes<Scheme::f16x1>), &pack_planes<Scheme::f16x1>>;
+    return scheme == Scheme::f16x2 ? start(Planes2{}) : scheme == Scheme::f16x1 ? start(Planes1{}) : start(Planes3{});
 }
 
 } // namespace pyblas

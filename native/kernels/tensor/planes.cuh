@@ -3,6 +3,7 @@
 //
 //     op(A), m x k     row i     f16x2:  a = 2^exponent(i) * (hi + 2^-11 lo), the row's maximum near 2^14
 //     op(B), k x n     column j  bf16x3: b = b0 + b1 + b2, no exponents, all of fp32's range
+//                                f16x1:  hi alone, which is as exact as TF32
 //
 // Nothing past the last row or past k is ever read: the copies that bring planes to shared memory write zeros there.
 // A row of which the planes do not hold every element (numerics.md says when) is unfit; its planes mean nothing, and
@@ -17,10 +18,10 @@
 
 namespace pyblas {
 
-enum class Scheme : uint8_t { f16x2, bf16x3 };
+enum class Scheme : uint8_t { f16x2, bf16x3, f16x1 };
 
 PYBLAS_HOST_DEVICE constexpr int plane_count(Scheme scheme) {
-    return scheme == Scheme::f16x2 ? 2 : 3;
+    return scheme == Scheme::f16x1 ? 1 : scheme == Scheme::f16x2 ? 2 : 3;
 }
 
 constexpr int kLowPlaneBits = 11; // f16x2: the low plane counts 2^-11

@@ -5,6 +5,7 @@
 //     A, B --pack--> planes, exponents --wgmma--> C --unfit--> C        three launches that overlap where they can
 //
 // f16x2: two planes, three products, 22 bits. bf16x3: three planes, six products, 24 bits and all of fp32's range.
+// f16x1, for the mode tf32: one plane and product, 11 bits as TF32 has, at twice the rate of TF32 numbers.
 // 384 or 512 threads, 160 or 232 registers where it multiplies, 200 KB. Refuses k below 32, where the planes' error
 // would exceed the bound of fp32, and sizes beyond 2^30.
 #include "wgmma.cuh"
@@ -141,19 +142,25 @@ using Square = PlaneTile<Scheme::f16x2, 128, 128, 2, 3, 2>;
 using Middle = PlaneTile<Scheme::f16x2, 128, 192, 3, 2, 1>;
 using Wide = PlaneTile<Scheme::f16x2, 128, 256, 2, 2, 1>;
 using FullRange = PlaneTile<Scheme::bf16x3, 128, 128, 2, 2, 1>;
+using NarrowTf32 = PlaneTile<Scheme::f16x1, 128, 64, 2, 8, 1, true>;
+using SquareTf32 = PlaneTile<Scheme::f16x1, 128, 128, 2, 6, 1>;
+using WideTf32 = PlaneTile<Scheme::f16x1, 128, 256, 2, 4, 1>;
 
 template <class Tile>
 constexpr Footprint kFootprint{Tile::kThreads, 1, Tile::kSharedBytes};
 
 constexpr uint8_t kTensorModes = modes(ComputeMode::fp32, ComputeMode::tf32);
 
+// clang-format off
 #define PYBLAS_WGMMA_ROW(name, Tile)                                                                                   \
-    {"wgmma_" name,      "wgmma", Engine::gpu,      kTensorModes, 90, true, refuses<Tile>, workspace<Tile>, nullptr,   \
-     launch_wgmma<Tile>, false,   kFootprint<Tile>, work<Tile>}
+    {"wgmma_" name, "wgmma", Engine::gpu, Tile::kScheme == Scheme::f16x1 ? modes(ComputeMode::tf32) : kTensorModes,    \
+     90, true, refuses<Tile>, workspace<Tile>, nullptr, launch_wgmma<Tile>, false, kFootprint<Tile>, work<Tile>}
+// clang-format on
 constexpr Kernel kRows[] = {
     PYBLAS_WGMMA_ROW("128x64x64_f16x2", Narrow),      PYBLAS_WGMMA_ROW("128x128x64_f16x2", Square),
     PYBLAS_WGMMA_ROW("128x192x64_f16x2", Middle),     PYBLAS_WGMMA_ROW("128x256x64_f16x2", Wide),
-    PYBLAS_WGMMA_ROW("128x128x64_bf16x3", FullRange),
+    PYBLAS_WGMMA_ROW("128x128x64_bf16x3", FullRange), PYBLAS_WGMMA_ROW("128x64x64_f16x1", NarrowTf32),
+    PYBLAS_WGMMA_ROW("128x128x64_f16x1", SquareTf32), PYBLAS_WGMMA_ROW("128x256x64_f16x1", WideTf32),
 };
 #undef PYBLAS_WGMMA_ROW
 

@@ -40,6 +40,16 @@ struct Products<Scheme::f16x2> {
 };
 
 template <>
+struct Products<Scheme::f16x1> {
+    static constexpr int kPlanes = 1, kPhases = 1;
+    PYBLAS_MAP static int first(int) { return 0; }
+    PYBLAS_MAP static int end(int) { return 1; }
+    PYBLAS_MAP static int plane_a(int) { return 0; }
+    PYBLAS_MAP static int plane_b(int) { return 0; }
+    PYBLAS_MAP static int last_phase(int) { return 0; }
+};
+
+template <>
 struct Products<Scheme::bf16x3> {
     static constexpr int kPlanes = 3, kPhases = 1;
     PYBLAS_MAP static int first(int) { return 0; }
@@ -164,7 +174,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #if PYBLAS_HAS_WGMMA
     using Plan = typename Tile::Plan;
     constexpr int kPlanes = Plan::kPlanes;
-    constexpr ptx::Number kNumber = Tile::kScheme == Scheme::f16x2 ? ptx::Number::f16 : ptx::Number::bf16;
+    constexpr ptx::Number kNumber = Tile::kScheme == Scheme::bf16x3 ? ptx::Number::bf16 : ptx::Number::f16;
 
     // place
     const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;

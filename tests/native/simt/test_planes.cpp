@@ -155,8 +155,10 @@ int32_t model_exponent(Scheme scheme, const std::vector<float> &row) {
     }
     const auto k = static_cast<double>(row.size());
     int exponent = 0, finest = -110;
-    if (scheme == Scheme::f16x2) {
-        finest = k < 128 ? -13 : std::max(-23, -13 - static_cast<int>(std::floor(std::log2(k / 4) / 2)));
+    if (scheme != Scheme::bf16x3) {
+        finest = scheme == Scheme::f16x1 ? -14
+                 : k < 128               ? -13
+                                         : std::max(-23, -13 - static_cast<int>(std::floor(std::log2(k / 4) / 2)));
         if (most > 0) {
             // The largest as 16 bits hold it. The clamp makes all subnormals alike.
             exponent = static_cast<int>(std::floor((std::ilogb(rounded(most, 11, -200)) - 14) / 2.0)) * 2;
@@ -169,17 +171,18 @@ int32_t model_exponent(Scheme scheme, const std::vector<float> &row) {
 struct Split {
     double planes[3];
     double value(Scheme scheme) const { // without the row's exponent
-        return scheme == Scheme::f16x2 ? planes[0] + std::ldexp(planes[1], -kLowPlaneBits)
-                                       : planes[0] + planes[1] + planes[2];
+        return scheme != Scheme::bf16x3 ? planes[0] + std::ldexp(planes[1], -kLowPlaneBits)
+                                        : planes[0] + planes[1] + planes[2];
     }
 };
 
 Split model_split(Scheme scheme, float value, int32_t exponent) {
     Split split = {};
-    if (scheme == Scheme::f16x2) {
+    if (scheme != Scheme::bf16x3) {
         const double scaled = std::ldexp(double(value), -exponent);
         split.planes[0] = rounded(scaled, 11, -24);
-        split.planes[1] = rounded(std::ldexp(scaled - split.planes[0], kLowPlaneBits), 11, -24);
+        if (scheme == Scheme::f16x2)
+            split.planes[1] = rounded(std::ldexp(scaled - split.planes[0], kLowPlaneBits), 11, -24);
     } else {
         split.planes[0] = truncated(value, 8, -133);
         split.planes[1] = rounded(value - split.planes[0], 8, -133);
@@ -190,8 +193,10 @@ Split model_split(Scheme scheme, float value, int32_t exponent) {
 
 // ---- the check -----------------------------------------------------------------------------------------------------
 
+constexpr const char *kSchemeNames[] = {"f16x2", "bf16x3", "f16x1"};
+
 bool report(const Case &test, Scheme scheme, const std::string &what) {
-    std::printf("FAILED %s, %s: %s\n", scheme == Scheme::f16x2 ? "f16x2" : "bf16x3", test.text().c_str(), what.c_str());
+    std::printf("FAILED %s, %s: %s\n", kSchemeNames[static_cast<int>(scheme)], test.text().c_str(), what.c_str());
     ++failures;
     return false;
 }
@@ -217,7 +222,7 @@ bool check_planes(const Case &test, Scheme scheme, const char *name, const Plane
                 const uint16_t got = planes.data[batch * planes.matrix() + plane * planes.plane() +
                                                  inside * planes.ld() + static_cast<int64_t>(k)];
                 const uint16_t want =
-                    scheme == Scheme::f16x2 ? f16_bits(split.planes[plane]) : bf16_bits(split.planes[plane]);
+                    scheme != Scheme::bf16x3 ? f16_bits(split.planes[plane]) : bf16_bits(split.planes[plane]);
                 const bool zeros = (got & 0x7fff) == 0 && (want & 0x7fff) == 0 && plane > 0;
                 if (got != want && !zeros) {
                     std::snprintf(text, sizeof text, "%s(%zu, %zu) = %.9g, exponent %d: plane %d holds %04x, not %04x",
@@ -346,7 +351,7 @@ bool check(const Case &test, Scheme scheme) {
                     if (unfit)
                         continue;
                     const Split &x = held_a[ra][l], &y = held_b[rb][l];
-                    if (scheme == Scheme::f16x2)
+                    if (scheme != Scheme::bf16x3)
                         product += x.planes[0] * y.planes[0] +
                                    std::ldexp(x.planes[0] * y.planes[1] + x.planes[1] * y.planes[0], -kLowPlaneBits);
                     else
@@ -367,7 +372,10 @@ bool check(const Case &test, Scheme scheme) {
                 } else {
                     if (got != 1.0f)
                         return report(test, scheme, "a result that planes give was written");
-                    const double share = scheme == Scheme::bf16x3 ? 8 : test.k < 128 ? 8 : 3 * k / 8;
+                    const double share = scheme == Scheme::f16x1    ? 16388
+                                         : scheme == Scheme::bf16x3 ? 8
+                                         : test.k < 128             ? 8
+                                                                    : 3 * k / 8;
                     product = std::ldexp(product, ea + eb);
                     if (std::fabs(product - exact) > share * u * absolute * (1 + 1e-9) + std::ldexp(1.0, -149) * k)
                         return report(test, scheme, "planes lose more than their share of the bound");
@@ -386,7 +394,7 @@ int main() {
     constexpr Op kOps[] = {Op::N, Op::T};
     int cases = 0;
     const auto run = [&](const Case &test) {
-        for (const Scheme scheme : {Scheme::f16x2, Scheme::bf16x3}) {
+        for (const Scheme scheme : {Scheme::f16x2, Scheme::bf16x3, Scheme::f16x1}) {
             ++cases;
             simulator::settings.order = cases % 2 ? simulator::Order::ascending : simulator::Order::descending;
             check(test, scheme);
