@@ -48,6 +48,8 @@ def random_bits(kind: str, count: int, seed: int) -> cp.ndarray:
 def as_float64(kind: str, bits: cp.ndarray) -> cp.ndarray:
     if kind == "bfloat16":
         bits = (bits.astype(cp.uint32) << 16).view(cp.float32)
+    elif kind == "float16":
+        bits = bits.view(cp.float16)
     return bits.astype(cp.float64)
 
 
@@ -88,7 +90,7 @@ def row(stream: cp.cuda.Stream, cublas: Cublas, pyblas: Pyblas, kind: str, n: in
     # Column-major: columns of C from columns of op(B).
     x, y = as_float64(inputs, a).reshape(n, n), as_float64(inputs, b).reshape(n, n)
     columns = cp.arange(0, n, n // 64)
-    exact = (y.T[:, columns].T if tb else y[columns]) @ (x.T if ta else x)
+    exact = (y[:, columns].T if tb else y[columns]) @ (x.T if ta else x)
     errors = {
         name: float(cp.linalg.norm(as_float64(output, bits).reshape(n, n)[columns] - exact) / cp.linalg.norm(exact))
         for name, bits in c.items()
