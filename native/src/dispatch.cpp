@@ -18,7 +18,8 @@ namespace pyblas {
     X(thread_tile_2d) X(vectorized) X(conflict_free) X(double_buffer) X(async_pipeline) X(wmma_tf32) X(mma_tf32)
 #define PYBLAS_SHIPPED_FAMILIES(X)                                                                                     \
     X(warp_tile)                                                                                                       \
-    X(producer_tile) X(split_k) X(stream_k) X(skinny) X(small_batch) X(wgmma) X(half_tile) X(half_wgmma)
+    X(producer_tile)                                                                                                   \
+    X(box_tile) X(split_k) X(stream_k) X(skinny) X(small_batch) X(wgmma) X(half_tile) X(half_wgmma)
 #else
 #define PYBLAS_LADDER_FAMILIES(X)
 #define PYBLAS_SHIPPED_FAMILIES(X)

@@ -1,38 +1,17 @@
-// What the copy engine is told of an operand in planes. The driver encodes it; its function is asked for by name, so
-// that the library does not link to the driver.
+// What the copy engine is told of an operand in planes.
 #pragma once
 
 #include <cstdint>
 
 #include <cuda.h>
-#include <cuda_runtime.h>
 
-#include "../device/launch.cuh"
+#include "../device/tensor_maps.cuh"
 #include "fragments.hpp"
 #include "planes.cuh"
 
 namespace pyblas {
 
 constexpr int kPlaneDepth = kSwizzledRowBytes / 2; // of k in one box
-
-inline Status tensor_map_encoder(decltype(&cuTensorMapEncodeTiled) *encode) {
-    static std::atomic<void *> known{nullptr};
-    void *address = known.load(std::memory_order_relaxed);
-    if (!address) {
-        cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-        PYBLAS_CUDA_TRY(
-            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &found));
-#else
-        PYBLAS_CUDA_TRY(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &address, cudaEnableDefault, &found));
-#endif
-        if (found != cudaDriverEntryPointSuccess || !address)
-            return fail(PYBLAS_STATUS_NOT_SUPPORTED, "the driver cannot encode tensor maps");
-        known.store(address, std::memory_order_relaxed);
-    }
-    *encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(address);
-    return kSuccess;
-}
 
 // Boxes of box_rows rows by 64 of k of one plane. Coordinates are k, row, plane, batch; outside there are zeros.
 inline Status plane_map(const Planes &planes, int box_rows, CUtensorMap *map) {

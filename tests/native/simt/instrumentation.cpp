@@ -53,6 +53,9 @@ void __tsan_func_exit() {}
 uint64_t __tsan_atomic64_load(const volatile uint64_t *address, int) {
     return __atomic_load_n(address, __ATOMIC_SEQ_CST);
 }
+void __tsan_atomic64_store(volatile uint64_t *address, uint64_t value, int) {
+    __atomic_store_n(address, value, __ATOMIC_SEQ_CST);
+}
 uint64_t __tsan_atomic64_fetch_or(volatile uint64_t *address, uint64_t bits, int) {
     return __atomic_fetch_or(address, bits, __ATOMIC_SEQ_CST);
 }

@@ -498,6 +498,38 @@ void copy_in_bulk(float *shared, const float *global, size_t bytes, const void *
     fiber.copies.resize(own);
 }
 
+// A box in quads of floats, and one by one where the tensor ends within a quad; zeros for those outside. Quads of a
+// turned box change places by the bits of their address above 128 bytes.
+void copy_box(float *shared, const CUtensorMap &map, const int (&first)[4], const void *barrier, const void *code) {
+    if (reinterpret_cast<uintptr_t>(shared) % (map.swizzled ? 1024 : 128))
+        raise(FaultKind::alignment, "a box is copied to %p, at %s", static_cast<void *>(shared), place(code).c_str());
+    const auto inside = [&](int axis, int64_t at) { return at >= 0 && static_cast<uint64_t>(at) < map.extents[axis]; };
+    const auto step = [&](int axis) { return static_cast<int64_t>(map.strides[axis - 1] / 4); };
+    Fiber &fiber = self();
+    const size_t own = fiber.copies.size();
+    for (uint32_t line = 0; line < map.box[1] * map.box[2]; ++line) {
+        const int64_t column = int64_t{first[1]} + line % map.box[1], plane = int64_t{first[2]} + line / map.box[1];
+        const bool exists = inside(1, column) && inside(2, plane) && inside(3, first[3]);
+        const float *const source = map.data + column * step(1) + plane * step(2) + first[3] * step(3);
+        for (uint32_t i = 0; i < map.box[0]; i += 4) {
+            auto target = reinterpret_cast<uintptr_t>(shared + line * map.box[0] + i);
+            if (map.swizzled)
+                target ^= target / 128 % 8 * 16;
+            const int64_t row = int64_t{first[0]} + i;
+            const int wide = inside(0, row) == inside(0, row + 3) ? 4 : 1;
+            for (int part = 0; part < 4; part += wide) {
+                const bool valid = exists && inside(0, row + part);
+                copy_async(reinterpret_cast<float *>(target) + part, valid ? source + row + part : map.data,
+                           static_cast<size_t>(4 * wide), valid, code);
+                --fiber.open; // no group counts them
+            }
+        }
+    }
+    std::vector<Copy> &copies = barrier_at(barrier, code).copies;
+    copies.insert(copies.end(), fiber.copies.begin() + static_cast<ptrdiff_t>(own), fiber.copies.end());
+    fiber.copies.resize(own);
+}
+
 cudaError_t run_grid(const cudaLaunchConfig_t &config, const Launched &launched_now) {
     const dim3 grid = config.gridDim, block = config.blockDim;
     const auto opt_in = shared_opt_in.find({launched_now.kernel, settings.device});
@@ -516,7 +548,7 @@ cudaError_t run_grid(const cudaLaunchConfig_t &config, const Launched &launched_
         find_static_shared();
         watch_segmentation_faults();
     }
-    alignas(128) static char memory[kMostShared];
+    alignas(1024) static char memory[kMostShared];
     dynamic_shared.begin = reinterpret_cast<uintptr_t>(memory);
     dynamic_shared.bytes = config.dynamicSmemBytes;
     most_dynamic_shared = std::max(most_dynamic_shared, dynamic_shared.bytes);
@@ -579,6 +611,33 @@ cudaError_t set_function_attribute(const void *kernel, cudaFuncAttribute attribu
     if (value > settings.shared_per_block)
         return last_error = cudaErrorInvalidValue;
     shared_opt_in[{kernel, settings.device}] = value;
+    return cudaSuccess;
+}
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType, cuuint32_t rank, void *data,
+                                const cuuint64_t *extents, const cuuint64_t *strides, const cuuint32_t *box,
+                                const cuuint32_t *steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+    map->data = static_cast<const float *>(data);
+    map->swizzled = swizzle == CU_TENSOR_MAP_SWIZZLE_128B;
+    bool legal = rank == 4 && data && reinterpret_cast<uintptr_t>(data) % 16 == 0 && box[0] % 4 == 0 &&
+                 (!map->swizzled || box[0] <= 32);
+    for (int axis = 0; axis < 4; ++axis) {
+        legal &= extents[axis] > 0 && extents[axis] <= uint64_t{1} << 32 && box[axis] > 0 && box[axis] <= 256 &&
+                 steps[axis] == 1;
+        map->extents[axis] = extents[axis], map->box[axis] = box[axis];
+        if (axis == 3)
+            break;
+        legal &= strides[axis] % 16 == 0 && strides[axis] < uint64_t{1} << 40;
+        map->strides[axis] = strides[axis];
+    }
+    return legal ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *, void **function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult *result) {
+    *function = reinterpret_cast<void *>(&cuTensorMapEncodeTiled); // the only one that is asked for
+    *result = cudaDriverEntryPointSuccess;
     return cudaSuccess;
 }
 

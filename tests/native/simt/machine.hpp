@@ -1,6 +1,8 @@
 // What the simulator's own files and the ptx wrappers know of the machine.
 #pragma once
 
+#include <cuda.h>
+
 #include "simulator.hpp"
 
 namespace pyblas::simulator {
@@ -84,5 +86,6 @@ void init_barrier(const void *barrier, int arrivals, const void *code);
 void arrive_at(const void *barrier, bool after_copies, const void *code);
 bool phase_is_over(const void *barrier, uint32_t parity, const void *code);
 void copy_in_bulk(float *shared, const float *global, size_t bytes, const void *barrier, const void *code);
+void copy_box(float *shared, const CUtensorMap &map, const int (&first)[4], const void *barrier, const void *code);
 
 } // namespace pyblas::simulator

@@ -51,6 +51,11 @@ __attribute__((always_inline)) inline void copy_in_bulk(float *shared, const flo
                                                         uint64_t *barrier) {
     simulator::copy_in_bulk(shared, global, static_cast<size_t>(bytes), barrier, __builtin_return_address(0));
 }
+__attribute__((always_inline)) inline void copy_box(void *shared, const void *map, int x0, int x1, int x2, int x3,
+                                                    uint64_t *barrier) {
+    simulator::copy_box(static_cast<float *>(shared), *static_cast<const CUtensorMap *>(map), {x0, x1, x2, x3}, barrier,
+                        __builtin_return_address(0));
+}
 __attribute__((always_inline)) inline void wait(uint64_t *barrier, uint32_t parity) {
     while (!simulator::phase_is_over(barrier, parity, __builtin_return_address(0))) {
     }

@@ -9,6 +9,7 @@
 
 #include "device/launch.cuh"
 #include "device/ptx.cuh"
+#include "device/tensor_maps.cuh"
 #include "simulator.hpp"
 
 namespace {
@@ -21,6 +22,8 @@ using simulator::Order;
 using simulator::Region;
 
 constexpr int kThreads = 64;
+
+int failures = 0;
 
 enum Twin { healthy, faulty };
 
@@ -224,6 +227,35 @@ __global__ void misaligned_copy(const float *in, float *out) {
     out[thread] = 1;
 }
 
+enum Box { awaited, not_awaited };
+
+// The copy engine brings one float for each thread.
+template <Box box>
+__global__ void box_copy(const CUtensorMap map, float *out) {
+    __shared__ __align__(128) float smem[kThreads];
+    __shared__ uint64_t come;
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread == 0)
+        ptx::init_barrier(&come, 1);
+    __syncthreads();
+    if (thread == 0) {
+        ptx::expect(&come, sizeof smem);
+        ptx::copy_box(smem, &map, 0, 0, 0, 0, &come);
+        ptx::arrive(&come);
+    }
+    if (box == awaited)
+        ptx::wait(&come, 0);
+    out[thread] = smem[thread];
+}
+
+// Columns of 4 floats, as many as the block has quads of threads.
+CUtensorMap columns_of_quads(float *data) {
+    const Operand operand{data, nullptr, 4, 0};
+    MatrixMap mapped;
+    failures += map_matrices(operand, 4, kThreads / 4, 1, 4, kThreads / 4, false, false, &mapped) != kSuccess;
+    return mapped.map;
+}
+
 // ---- memory --------------------------------------------------------------------------------------------------------
 
 enum Place { inside, past_the_end, before_the_start };
@@ -305,7 +337,7 @@ __global__ void early_kernel(const float *in, float *out) {
 
 // ---- the table -----------------------------------------------------------------------------------------------------
 
-int failures = 0, checked = 0;
+int checked = 0;
 bool launches_early = false;
 
 // Two accesses that nothing orders happen either way round, and the fault may have either name.
@@ -434,6 +466,11 @@ int main() {
         EXPECT(copy_in_flight, 1, copies<wait_too_little>, in, out);
         EXPECT_EITHER(race, copy_in_flight, 1, copies<no_barrier>, in, out);
         EXPECT_EITHER(race, copy_in_flight, 1, copies<overwritten>, in, out);
+        EXPECT(none, 1, box_copy<awaited>, columns_of_quads(in), out);
+        for (int thread = 0; thread < kThreads; ++thread)
+            failures += out[thread] != 1;
+        EXPECT_EITHER(copy_in_flight, uninitialised, 1, box_copy<not_awaited>, columns_of_quads(in), out);
+        EXPECT(bounds, 1, box_copy<awaited>, columns_of_quads(in + 3 * kThreads - 4), out);
     }
     {
         static float left[2 * kThreads];

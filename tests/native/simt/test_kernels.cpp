@@ -73,8 +73,9 @@ struct Case {
     bool device_scalars = false, batch_invariant = false;
     Values values = Values::uniform;
     Batches batches = Batches::strided;
-    int64_t far = 0; // added to strides between matrices
-    int sample = 1;  // most blocks are left out, and what they would have written stays as it was
+    int64_t far = 0;    // added to strides between matrices
+    bool quads = false; // of four floats everywhere: gaps are longer by what is missing, and operands aligned
+    int sample = 1;     // most blocks are left out, and what they would have written stays as it was
     uint64_t seed = 0;
 
     bool reads_inputs() const { return k > 0 && alpha != 0; }
@@ -84,11 +85,11 @@ struct Case {
         constexpr const char *kValues[] = {"uniform", "wide", "integers", "special"};
         char buffer[320];
         std::snprintf(buffer, sizeof buffer,
-                      "%c%c m=%ld n=%ld k=%ld ld gaps %ld %ld %ld alpha=%g beta=%g%s%s %s, %ld %s, seed %llu",
+                      "%c%c m=%ld n=%ld k=%ld ld gaps %ld %ld %ld alpha=%g beta=%g%s%s%s %s, %ld %s, seed %llu",
                       transa == Op::N ? 'N' : 'T', transb == Op::N ? 'N' : 'T', long(m), long(n), long(k), long(gap_a),
                       long(gap_b), long(gap_c), double(alpha), double(beta), device_scalars ? " (on the device)" : "",
-                      batch_invariant ? ", batch-invariant" : "", kValues[int(values)], long(batch),
-                      kBatches[int(batches)], static_cast<unsigned long long>(seed));
+                      quads ? ", quads" : "", batch_invariant ? ", batch-invariant" : "", kValues[int(values)],
+                      long(batch), kBatches[int(batches)], static_cast<unsigned long long>(seed));
         return buffer;
     }
 };
@@ -228,30 +229,33 @@ struct Named {
     Operand operand;
 };
 
-int64_t stride_of(const Case &test, int64_t rows, int64_t columns, int64_t ld, bool shared) {
-    const int64_t extent = (columns - 1) * ld + rows + test.far + 3;
-    return shared ? 0 : test.batches == Batches::negative ? -extent : extent;
+int64_t rounded(const Case &test, int64_t floats) {
+    return test.quads ? (floats + 3) / 4 * 4 : floats;
+}
+
+Shape shape_of(const Case &test, int64_t rows, int64_t columns, int64_t gap, bool shared) {
+    const int64_t each = rounded(test, std::max<int64_t>(rows, 1));
+    if (test.batches == Batches::interleaved)
+        return {rows, columns, rounded(test, each * test.batch + gap), each, test.batch};
+    const int64_t ld = rounded(test, each + gap);
+    const int64_t extent = rounded(test, (columns - 1) * ld + rows + test.far + 3);
+    return {rows, columns, ld, shared ? 0 : test.batches == Batches::negative ? -extent : extent, test.batch};
 }
 
 Shape shape_a(const Case &test) {
     const bool plain = test.transa == Op::N;
-    const int64_t rows = plain ? test.m : test.k, columns = plain ? test.k : test.m,
-                  ld = std::max<int64_t>(rows, 1) + test.gap_a;
-    return {rows, columns, ld, stride_of(test, rows, columns, ld, test.batches == Batches::shared_a), test.batch};
+    return shape_of(test, plain ? test.m : test.k, plain ? test.k : test.m, test.gap_a,
+                    test.batches == Batches::shared_a);
 }
 
 Shape shape_b(const Case &test) {
     const bool plain = test.transb == Op::N;
-    const int64_t rows = plain ? test.k : test.n, columns = plain ? test.n : test.k,
-                  ld = std::max<int64_t>(rows, 1) + test.gap_b;
-    return {rows, columns, ld, stride_of(test, rows, columns, ld, test.batches == Batches::shared_b), test.batch};
+    return shape_of(test, plain ? test.k : test.n, plain ? test.n : test.k, test.gap_b,
+                    test.batches == Batches::shared_b);
 }
 
 Shape shape_c(const Case &test) {
-    if (test.batches == Batches::interleaved)
-        return {test.m, test.n, test.m * test.batch + test.gap_c, test.m, test.batch};
-    const int64_t ld = test.m + test.gap_c;
-    return {test.m, test.n, ld, stride_of(test, test.m, test.n, ld, false), test.batch};
+    return shape_of(test, test.m, test.n, test.gap_c, false);
 }
 
 float a_at(const Case &test, int64_t b, int64_t i, int64_t l) {
@@ -636,6 +640,7 @@ private:
         test.device_scalars = hash(random) % 4 == 0;
         test.batch_invariant = kernel_.batch_invariant && hash(random) / 4 % 2 == 0;
         test.values = choose(kValues);
+        test.quads = hash(random) / 8 % 4 == 0;
         return test;
     }
 
@@ -673,7 +678,8 @@ private:
         const Case test = fitted(asked);
         // Offsets and orders differ between the runs; every fourth first run has all operands aligned.
         const uint64_t random = hash(test.seed + 77);
-        const auto offset = [&](int shift) { return random % 4 ? static_cast<int>(random >> shift & 3) : 0; };
+        const bool aligned = test.quads || random % 4 == 0;
+        const auto offset = [&](int shift) { return aligned ? 0 : static_cast<int>(random >> shift & 3); };
         const Variant first{offset(8), offset(10), offset(12), Order::ascending};
         const Variant second{(first.offset_a + 1) % 4, (first.offset_b + 2) % 4, (first.offset_c + 3) % 4,
                              random >> 20 & 1 ? Order::descending : Order::alternating};

@@ -233,6 +233,12 @@ cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute attribute, in
     return set_function_attribute(reinterpret_cast<const void *>(kernel), attribute, value);
 }
 
+#define CUDART_VERSION 13000
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
+constexpr unsigned long long cudaEnableDefault = 0;
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
+                                             unsigned long long flags, cudaDriverEntryPointQueryResult *result);
+
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaGetLastError();
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
