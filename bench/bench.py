@@ -38,17 +38,17 @@ def shapes(families: list[str]) -> Iterator[tuple[str, Shape]]:
     for family in families or table:
         entry = table[family]
         if isinstance(entry, dict):
-            for m, n, k in entry["shapes"]:
+            for sizes in entry["shapes"]:
                 for ops in entry["ops"]:
-                    yield family, Shape(ops, m, n, k)
+                    yield family, shape_of(ops, sizes, entry.get("interleaved", False))
             continue
         for sizes in entry:
-            if isinstance(sizes, int):
-                yield family, Shape("NN", sizes, sizes, sizes)
-            elif len(sizes) == 3:
-                yield family, Shape("NN", *sizes)
-            else:
-                yield family, Shape("NN", *sizes[1:], batch=sizes[0])
+            yield family, shape_of("NN", [sizes] * 3 if isinstance(sizes, int) else sizes)
+
+
+def shape_of(ops: str, sizes: list[int], interleaved: bool = False) -> Shape:
+    *batch, m, n, k = sizes
+    return Shape(ops, m, n, k, batch[0] if batch else 1, interleaved)
 
 
 def measure(stream: cp.cuda.Stream, gemm: Gemm, buffers: Buffers, l2_bytes: int) -> tuple[Timing, Timing | None, float]:

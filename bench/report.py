@@ -25,6 +25,7 @@ TITLES = {
     "tall": "Tall",
     "deep_k": "Deep sums",
     "attention": "Attention batches",
+    "interleaved": "Attention batches whose heads are interleaved",
     "small_batch": "Batches of small products",
 }
 

@@ -24,13 +24,15 @@ COMPUTE_MODES = {"fp32": 68, "fp32_pedantic": 69, "tf32": 77}  # pyblasComputeTy
 
 @dataclass(frozen=True)
 class Shape:
-    """A row-major product, ops as "NT", or batch of them, without gaps."""
+    """A row-major product, ops as "NT", or batch of them, without gaps. Interleaved, the first rows of all its matrices
+    lie side by side, then the second ones, as with heads in (token, head, dim)."""
 
     ops: str
     m: int
     n: int
     k: int
     batch: int = 1
+    interleaved: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -47,7 +49,8 @@ class Shape:
 
     def __str__(self) -> str:
         batch = f"{self.batch} of " if self.batch > 1 else ""
-        return f"{batch}{self.m}x{self.n}x{self.k} {self.ops}"
+        layout = " interleaved" if self.interleaved else ""
+        return f"{batch}{self.m}x{self.n}x{self.k} {self.ops}{layout}"
 
 
 @dataclass(frozen=True)
@@ -82,13 +85,18 @@ class Gemm:
         ta, tb = (int(op == "T") for op in shape.ops)
         lda = shape.m if ta else shape.k
         ldb = shape.k if tb else shape.n
-        sizes = shape.sizes
+        rows, strides = (lda, ldb, shape.n), shape.sizes
+        if shape.interleaved:
+            strides = rows
+            lda, ldb, ldc = (shape.batch * row for row in rows)
+        else:
+            ldc = shape.n
         if shape.batch == 1:
             status = self._plain(self.handle, tb, ta, shape.n, shape.m, shape.k, self._one, b, ldb, a, lda, self._zero,
-                                 c, shape.n)  # fmt: skip
+                                 c, ldc)  # fmt: skip
         else:
-            status = self._batched(self.handle, tb, ta, shape.n, shape.m, shape.k, self._one, b, ldb, sizes[1], a, lda,
-                                   sizes[0], self._zero, c, shape.n, sizes[2], shape.batch)  # fmt: skip
+            status = self._batched(self.handle, tb, ta, shape.n, shape.m, shape.k, self._one, b, ldb, strides[1], a,
+                                   lda, strides[0], self._zero, c, ldc, strides[2], shape.batch)  # fmt: skip
         if status:
             raise LibraryError(f"{shape}: status {status}")
 
@@ -200,16 +208,18 @@ class Buffers:
     def error(self, seed: int) -> float:
         """||C - C64|| / ||C64|| of the first set, on some of its rows and batches."""
         shape, start = self.shape, 0
+        stored = [(shape.k, shape.m) if shape.ops[0] == "T" else (shape.m, shape.k),
+                  (shape.n, shape.k) if shape.ops[1] == "T" else (shape.k, shape.n), (shape.m, shape.n)]  # fmt: skip
         matrices = []
-        for size, each in zip(shape.sizes, self.each, strict=True):
-            matrices.append(self.pool[start : start + size * shape.batch].reshape(shape.batch, size))
+        for (rows, columns), each in zip(stored, self.each, strict=True):
+            flat = self.pool[start : start + rows * columns * shape.batch]
+            matrices.append(flat.reshape(rows, shape.batch, columns).transpose(1, 0, 2) if shape.interleaved
+                            else flat.reshape(shape.batch, rows, columns))  # fmt: skip
             start += each
         choose = cp.random.default_rng(seed)
         difference = norm = 0.0
         for index in {0, shape.batch // 2, shape.batch - 1}:
-            a = matrices[0][index].reshape((shape.k, shape.m) if shape.ops[0] == "T" else (shape.m, shape.k))
-            b = matrices[1][index].reshape((shape.n, shape.k) if shape.ops[1] == "T" else (shape.k, shape.n))
-            c = matrices[2][index].reshape(shape.m, shape.n)
+            a, b, c = (stack[index] for stack in matrices)
             rows = cp.unique(choose.integers(0, shape.m, 128))
             a = a.T if shape.ops[0] == "T" else a
             exact = a[rows].astype(cp.float64) @ (b.T if shape.ops[1] == "T" else b).astype(cp.float64)
