@@ -57,7 +57,7 @@ void check_descriptors() {
         expect((descriptor >> 49 & 7) == 0, "tiles start where the pattern does");
         for (const int first : {0, 64, 192})
             for (int k = 0; k < 64; k += 16) {
-                const uint64_t moved = descriptor + descriptor_step(first * kSwizzledRowBytes + k * 2);
+                const uint64_t moved = descriptor + descriptor_step(first * kSwizzledRowBytes + depth_step(false, k));
                 for (int row = 0; row < 64; ++row)
                     for (int byte = 0; byte < 32; ++byte)
                         expect(read_by_descriptor(moved, row, byte) ==
@@ -66,6 +66,35 @@ void check_descriptors() {
                                "the multiply reads what the copy wrote");
             }
     }
+}
+
+// The same across k: for one of 64 x or more and one of 16 k. Rows of 64 neighbours of x, groups of eight k a stride
+// apart, blocks of 64 x the other stride.
+uint32_t read_across_by_descriptor(uint64_t descriptor, int x, int k) {
+    const uint32_t start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
+    const uint32_t block = static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4;
+    const uint32_t stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;
+    const uint32_t address = start + static_cast<uint32_t>(x / 64) * block + static_cast<uint32_t>(k / 8) * stride +
+                             static_cast<uint32_t>(k % 8 * kSwizzledRowBytes + x % 64 * 2);
+    return address ^ (address >> 7 & 7) << 4;
+}
+
+void check_descriptors_across() {
+    for (const uint32_t tile : {0u, 1024u, 64u * 1024, 215u * 1024})
+        for (const int first : {0, 64, 192}) // of x, a whole number of blocks
+            for (int k = 0; k < 64; k += 16) {
+                const uint64_t moved =
+                    tile_descriptor(tile) + descriptor_step(first * kSwizzledRowBytes + depth_step(true, k));
+                for (int x = 0; x < 192; ++x)
+                    for (int i = 0; i < 16; ++i) {
+                        // The copy brings 64 of k of one block of x after another.
+                        const int written =
+                            (first + x) / 64 * kBlockBytes + (k + i) * kSwizzledRowBytes + (first + x) % 64 * 2;
+                        expect(read_across_by_descriptor(moved, x, i) ==
+                                   tile + static_cast<uint32_t>(swizzled(written)),
+                               "across k too, the multiply reads what the copy wrote");
+                    }
+            }
 }
 
 void check_fragments(int columns) {
@@ -93,6 +122,7 @@ void check_fragments(int columns) {
 int main() {
     check_swizzle();
     check_descriptors();
+    check_descriptors_across();
     for (const int columns : {64, 96, 128, 192, 256})
         check_fragments(columns);
     std::printf("%d failures\n", failures);

@@ -97,22 +97,71 @@ __device__ __forceinline__ void arrive_at_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
 }
+// The same for barriers that were published before, and nothing else: no fence for loads and stores under way.
+__device__ __forceinline__ void announce_to_cluster() {
+#if PYBLAS_HAS_SM90
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
 __device__ __forceinline__ void wait_for_cluster() {
 #if PYBLAS_HAS_SM90
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 
-// Two words into another block's shared memory, at the place that shared is in this one.
+__device__ __forceinline__ uint32_t shared_address(const void *shared) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+__device__ __forceinline__ void init_barrier(uint64_t *barrier, int arrivals) {
+#if PYBLAS_HAS_SM90
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+#endif
+}
+
+// Barriers initialised so far may be used by the copy engine and other blocks. A barrier of all threads behind it tells
+// them.
+__device__ __forceinline__ void publish_barriers() {
+#if PYBLAS_HAS_SM90
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+// Arrives, and holds the phase open until that many bytes have come.
+__device__ __forceinline__ void arrive_and_expect(uint64_t *barrier, int bytes) {
+#if PYBLAS_HAS_SM90
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
+#endif
+}
+
+// Two words into another block's shared memory, at the place that shared is in this one; they count for its barrier.
 template <class T>
-__device__ __forceinline__ void store_to_block(T *shared, const T &value, int block) {
+__device__ __forceinline__ void tell_block(T *shared, const T &value, uint64_t *barrier, int block) {
     static_assert(sizeof(T) == 8, "two words");
 #if PYBLAS_HAS_SM90
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
-    uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+    uint32_t address = shared_address(shared), counted = shared_address(barrier);
     asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(block));
-    asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(address), "l"(bits) : "memory");
+    asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(counted) : "r"(block));
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(address), "l"(bits),
+                 "r"(counted)
+                 : "memory");
+#endif
+}
+
+// Waits until the phase of this parity is complete, with what other blocks have told.
+__device__ __forceinline__ void wait_for_blocks(uint64_t *barrier, uint32_t parity) {
+#if PYBLAS_HAS_SM90
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}" ::"r"(shared_address(barrier)),
+                 "r"(parity)
+                 : "memory");
 #endif
 }
 
@@ -218,10 +267,6 @@ __device__ __forceinline__ void multiply_tf32(float (&sums)[4], const uint32_t (
 
 #if PYBLAS_HAS_WGMMA
 
-__device__ __forceinline__ uint32_t shared_address(const void *shared) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-}
-
 // Registers of each thread of this warpgroup from here on.
 template <int Registers>
 __device__ __forceinline__ void give_registers_back() {
@@ -232,17 +277,18 @@ __device__ __forceinline__ void take_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
-// A barrier of the threads of one warpgroup; each has a number of its own, from 1 on. True if one of them says so.
-__device__ __forceinline__ bool any_of_warpgroup(int number, bool fact) {
+// A barrier of so many threads, whole warps of them, that have this number to themselves. True if one of them says so.
+template <int Threads>
+__device__ __forceinline__ bool any_of_threads(int number, bool fact) {
     int any;
     asm volatile("{\n"
                  ".reg .pred mine, all;\n"
                  "setp.ne.b32 mine, %1, 0;\n"
-                 "barrier.red.or.pred all, %2, 128, mine;\n"
+                 "barrier.red.or.pred all, %2, %3, mine;\n"
                  "selp.b32 %0, 1, 0, all;\n"
                  "}"
                  : "=r"(any)
-                 : "r"(static_cast<int>(fact)), "r"(number)
+                 : "r"(static_cast<int>(fact)), "r"(number), "n"(Threads)
                  : "memory");
     return any != 0;
 }
@@ -251,15 +297,6 @@ __device__ __forceinline__ bool any_of_warpgroup(int number, bool fact) {
 __device__ __forceinline__ void sync_pair(int number) {
     asm volatile("barrier.sync %0, 256;" ::"r"(number) : "memory");
 }
-__device__ __forceinline__ void init_barrier(uint64_t *barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-
-// Barriers initialised so far may be used by the copy engine. A block barrier behind it tells the other threads.
-__device__ __forceinline__ void publish_barriers() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
 __device__ __forceinline__ void arrive(uint64_t *barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
@@ -269,12 +306,6 @@ __device__ __forceinline__ void arrive_in_block(uint64_t *barrier, int block) {
     uint32_t address = shared_address(barrier);
     asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(block));
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
-}
-
-// Arrives, and holds the phase open until that many bytes have been copied.
-__device__ __forceinline__ void arrive_and_expect(uint64_t *barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-                 : "memory");
 }
 
 // Arrives once all asynchronous copies that this thread has issued so far have come.
@@ -434,6 +465,20 @@ __device__ __forceinline__ void multiply(float (&acc)[128], uint64_t a, uint64_t
     else
         PYBLAS_WGMMA(256, "bf16", PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R32C "," PYBLAS_R32D, 128, 129, 130, 131, 132,
                      PYBLAS_F32(acc, 0), PYBLAS_F32(acc, 32), PYBLAS_F32(acc, 64), PYBLAS_F32(acc, 96));
+}
+
+template <Number Type, bool AcrossA = false, bool AcrossB = false>
+__device__ __forceinline__ void multiply(float (&acc)[72], uint64_t a, uint64_t b, int accumulate) {
+    if constexpr (Type == Number::f16)
+        PYBLAS_WGMMA(144, "f16", PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R8(64, 65, 66, 67, 68, 69, 70, 71), 72, 73, 74,
+                     75, 76, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8), PYBLAS_F8(acc, 16), PYBLAS_F8(acc, 24),
+                     PYBLAS_F8(acc, 32), PYBLAS_F8(acc, 40), PYBLAS_F8(acc, 48), PYBLAS_F8(acc, 56),
+                     PYBLAS_F8(acc, 64));
+    else
+        PYBLAS_WGMMA(144, "bf16", PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R8(64, 65, 66, 67, 68, 69, 70, 71), 72, 73, 74,
+                     75, 76, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8), PYBLAS_F8(acc, 16), PYBLAS_F8(acc, 24),
+                     PYBLAS_F8(acc, 32), PYBLAS_F8(acc, 40), PYBLAS_F8(acc, 48), PYBLAS_F8(acc, 56),
+                     PYBLAS_F8(acc, 64));
 }
 
 #undef PYBLAS_WGMMA

@@ -1,15 +1,15 @@
 // pack: operands into planes. Each row of op(A), or column of op(B), is measured (largest and smallest magnitude, for
-// its exponent and whether it fits) and then split into planes contiguous along k.
+// its exponent and whether it fits) and then split into planes, which keep the direction in which the matrix is
+// contiguous.
 //
-//     contiguous along k                        contiguous along x (rows of op(A), columns of op(B))
-//     k ------------------->                    x ------->
-//     [ 8 to 256 threads   ] x                  k [ block ]   up to 4096 of k the blocks of a cluster hold 32 whole
-//     [ 8 to 256 threads   ] |                  | [ block ]   columns in shared memory, tell each other what they have
-//     one pass, held in registers up to 8192    v [ block ]   measured, and turn them on the way out; deeper ones are
-//                                                             measured by slices of k in a launch before
+//     contiguous along k                       contiguous along x (rows of op(A), columns of op(B))
+//     k ------------------->                   x ------->
+//     [ 8 to 256 threads   ] x                 k [ block ]   up to 8192 of k the blocks of a cluster hold 32 whole
+//     [ 8 to 256 threads   ] |                 | [ block ]   columns and tell each other what they have measured;
+//     one pass up to 8192    v                 v [ block ]   deeper ones are measured by slices of k in a launch before
 //
-// 4 bytes are read for an element (8 where it is measured before) and 4 written, or 6 with three planes. 256 threads,
-// up to 69 KB. Refuses nothing.
+// What is read once is held in registers. 4 bytes are read for an element (8 where it is measured before) and 4
+// written, or 6 with three planes. 256 or 512 threads, 8 KB. Refuses nothing.
 #include "pack.hpp"
 
 #include <algorithm>
@@ -22,21 +22,22 @@
 namespace pyblas {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kStaticBytes = 5 * 1024; // of shared memory, at most
+constexpr int kThreads = 256, kMostThreads = 512;
 
-// One operand as packing sees it.
+// One operand as packing sees it. Planes are never so large that 32 bits would not count blocks.
 struct Source {
     Operand matrix;
     Planes planes;
+    int64_t ld, plane, matrix_step; // of planes
     bool contiguous_k;
-    int team_bits;       // contiguous k: 2^team_bits threads share a row, 8 at least
-    int least_exponent;  // f16x2: nonzero magnitudes from 2^(exponent + this) on fit
-    int64_t tiles_x;     // of one matrix: blocks, or of a measuring launch, blocks of one slice
-    int64_t blocks;      // of all matrices
-    int64_t slice_depth; // of k, in one slice
-    bool measured;       // contiguous x: extents are there already
-    int64_t pieces;      // contiguous x: blocks along k, a cluster if they measure
+    int team_bits;      // contiguous k: 2^team_bits threads share a row, 8 at least
+    int least_exponent; // f16x2: nonzero magnitudes from 2^(exponent + this) on fit
+    uint32_t tiles_x;   // of one matrix: blocks, or of a measuring launch, blocks of one slice
+    uint32_t blocks;    // of all matrices, whole clusters of them
+    uint32_t used;      // that have something to do
+    int slices;         // of k, that are measured side by side
+    int64_t slice_depth;
+    int pieces, pieces_bits; // contiguous x: blocks along k, 2^pieces_bits and a cluster if they measure
     int piece_depth;
 };
 
@@ -82,13 +83,12 @@ __device__ __forceinline__ float row_factor(int32_t exponent) {
     return scheme == Scheme::bf16x3 || exponent == kUnfitRow ? 1.0f : __uint_as_float(power_bits(-exponent));
 }
 
-// Two neighbours along k, as one word for each plane.
+// Two neighbours, times their rows' factors, as one word for each plane.
 template <Scheme scheme>
-__device__ __forceinline__ void split(float first, float second, float factor, uint32_t (&words)[plane_count(scheme)]) {
+__device__ __forceinline__ void split(float first, float second, uint32_t (&words)[plane_count(scheme)]) {
     if constexpr (scheme == Scheme::f16x1) {
-        words[0] = ptx::f16_pair(first * factor, second * factor);
+        words[0] = ptx::f16_pair(first, second);
     } else if constexpr (scheme == Scheme::f16x2) {
-        first *= factor, second *= factor;
         words[0] = ptx::f16_pair(first, second);
         const float2 high = ptx::floats_of_f16_pair(words[0]);
         constexpr float kLow = 1 << kLowPlaneBits;
@@ -104,40 +104,62 @@ __device__ __forceinline__ void split(float first, float second, float factor, u
     }
 }
 
-// ---- contiguous along k --------------------------------------------------------------------------------------------
-
-constexpr int kHeld = 8; // quads of a thread
-
-// Four neighbours along k, with zeros past the end.
-__device__ __forceinline__ float4 load_quad(const float *row, int64_t k, int64_t depth, bool wide) {
-    if (wide && k + 4 <= depth)
-        return __ldcs(reinterpret_cast<const float4 *>(row + k));
-    return {k < depth ? row[k] : 0.0f, k + 1 < depth ? row[k + 1] : 0.0f, k + 2 < depth ? row[k + 2] : 0.0f,
-            k + 3 < depth ? row[k + 3] : 0.0f};
+// Four neighbours to all planes.
+template <Scheme scheme>
+__device__ __forceinline__ void store_quad(const float4 &quad, const float4 &factor, uint16_t *target, int64_t plane) {
+    uint32_t low[plane_count(scheme)], high[plane_count(scheme)];
+    split<scheme>(quad.x * factor.x, quad.y * factor.y, low);
+    split<scheme>(quad.z * factor.z, quad.w * factor.w, high);
+#pragma unroll
+    for (int i = 0; i < plane_count(scheme); ++i)
+        *reinterpret_cast<uint64_t *>(target + i * plane) = uint64_t{high[i]} << 32 | low[i];
 }
 
-template <Scheme scheme>
-__device__ __forceinline__ void pack_rows(const Source &source, int64_t number) {
-    __shared__ Extent smem_extents[kWarps];
-    constexpr int kPlanes = plane_count(scheme);
+// ---- contiguous along k --------------------------------------------------------------------------------------------
+
+constexpr int kHeld = 8, kMostHeld = 16; // quads of a thread
+
+// Four neighbours, with zeros for those that are not left. Wide: all four are, or none.
+template <bool Wide>
+__device__ __forceinline__ float4 load_quad(const float *first, int left) {
+    if constexpr (Wide)
+        return left > 0 ? __ldcs(reinterpret_cast<const float4 *>(first)) : float4{0.0f, 0.0f, 0.0f, 0.0f};
+    return {left > 0 ? first[0] : 0.0f, left > 1 ? first[1] : 0.0f, left > 2 ? first[2] : 0.0f,
+            left > 3 ? first[3] : 0.0f};
+}
+
+// Quads of a thread, so far apart in memory, from the first one on; of them, so many neighbours are left.
+template <bool Wide, int Held, class Left>
+__device__ __forceinline__ void load_quads(const float *first, int64_t step, const Left &left, float4 (&held)[Held]) {
+#pragma unroll
+    for (int i = 0; i < Held; ++i)
+        held[i] = load_quad<Wide>(first + i * step, left(i));
+}
+
+template <Scheme scheme, int Threads, int Held>
+__device__ __forceinline__ void pack_rows(const Source &source, uint32_t number) {
+    __shared__ Extent smem_extents[Threads / 32];
     // place
     const Planes &planes = source.planes;
     const int thread = static_cast<int>(threadIdx.x), team = 1 << source.team_bits, lane = thread & (team - 1);
-    const int64_t batch = number / source.tiles_x;
-    const int64_t row =
-        (number - batch * source.tiles_x) * (kThreads >> source.team_bits) + (thread >> source.team_bits);
-    const bool exists = row < planes.rows && batch < planes.batch; // whole clusters can have blocks too many
+    const uint32_t batch = planes.batch == 1 ? 0 : number / source.tiles_x, tile = number - batch * source.tiles_x;
+    const int64_t row = int64_t{tile} * (Threads >> source.team_bits) + (thread >> source.team_bits);
+    const bool exists = row < planes.rows && number < source.used; // whole clusters can have blocks too many
     const int64_t depth = exists ? planes.depth : 0;
     const float *const data = exists ? source.matrix.matrix(batch) + row * source.matrix.ld : nullptr;
-    const bool wide = reinterpret_cast<uintptr_t>(data) % 16 == 0;
-    const int64_t span = int64_t{4 * kHeld} << source.team_bits; // of k, what a team holds
+    const bool wide = reinterpret_cast<uintptr_t>(data) % 16 == 0 && planes.depth % 4 == 0;
+    const int span = 4 * Held << source.team_bits; // of k, what a team holds
     const bool once = planes.depth <= span;
 
-    float4 held[kHeld];
+    float4 held[Held];
     const auto load = [&](int64_t k0) {
-#pragma unroll
-        for (int i = 0; i < kHeld; ++i)
-            held[i] = load_quad(data, k0 + 4 * (i * team + lane), depth, wide);
+        const int64_t k = k0 + 4 * lane;
+        const int k_left = depth - k < span ? static_cast<int>(depth - k) : span;
+        const auto left = [&](int i) { return k_left - 4 * i * team; };
+        if (wide)
+            load_quads<true>(data + k, 4 * team, left, held);
+        else
+            load_quads<false>(data + k, 4 * team, left, held);
     };
 
     // measure
@@ -145,7 +167,7 @@ __device__ __forceinline__ void pack_rows(const Source &source, int64_t number) 
     for (int64_t k0 = 0; k0 < planes.depth; k0 += span) {
         load(k0);
 #pragma unroll
-        for (int i = 0; i < kHeld; ++i) {
+        for (int i = 0; i < Held; ++i) {
             include(&extent, held[i].x), include(&extent, held[i].y);
             include(&extent, held[i].z), include(&extent, held[i].w);
         }
@@ -169,21 +191,17 @@ __device__ __forceinline__ void pack_rows(const Source &source, int64_t number) 
         planes.exponents[batch * planes.rows + row] = exponent;
 
     // split and store
-    uint16_t *const target = planes.data + batch * planes.matrix() + row * planes.ld();
+    uint16_t *const target = planes.data + batch * source.matrix_step + row * source.ld;
     for (int64_t k0 = 0; k0 < depth; k0 += span) {
         if (!once)
             load(k0);
+        const int k_left = depth - k0 < span ? static_cast<int>(depth - k0) : span;
 #pragma unroll
-        for (int i = 0; i < kHeld; ++i) {
-            const int64_t k = k0 + 4 * (i * team + lane);
-            if (k >= depth)
+        for (int i = 0; i < Held; ++i) {
+            const int k = 4 * (i * team + lane);
+            if (k >= k_left)
                 break;
-            uint32_t low[kPlanes], high[kPlanes];
-            split<scheme>(held[i].x, held[i].y, factor, low);
-            split<scheme>(held[i].z, held[i].w, factor, high);
-#pragma unroll
-            for (int plane = 0; plane < kPlanes; ++plane)
-                *reinterpret_cast<uint2 *>(target + plane * planes.plane() + k) = uint2{low[plane], high[plane]};
+            store_quad<scheme>(held[i], {factor, factor, factor, factor}, target + k0 + k, source.plane);
         }
     }
 }
@@ -191,23 +209,23 @@ __device__ __forceinline__ void pack_rows(const Source &source, int64_t number) 
 // ---- contiguous along x --------------------------------------------------------------------------------------------
 
 constexpr int kMeasuredX = 128; // of x, in a measuring block: four for each lane
-constexpr int kTurnedX = 32;
-constexpr int kTurnedK = 256;                 // of a piece, if columns were measured before
-constexpr int kMostPieces = 8;                // blocks of a cluster
-constexpr int kMostHeldK = kMostPieces * 512; // of all pieces of a column, if the blocks of a cluster measure them
+constexpr int kPackedX = 32;    // of x, in a block that packs
+constexpr int kAcross = kPackedX / 4;
+constexpr int kMostPieces = 8; // blocks of a cluster
 
 __device__ __forceinline__ bool wide_quads(const float *corner, int64_t ld, int64_t x_left) {
     return reinterpret_cast<uintptr_t>(corner) % 16 == 0 && ld % 4 == 0 && x_left % 4 == 0;
 }
 
-__device__ __forceinline__ void measure_columns(const Source &source, int64_t number) {
+__device__ __forceinline__ void measure_columns(const Source &source, uint32_t number) {
+    constexpr int kWarps = kThreads / 32;
     __shared__ Extent smem_extents[kWarps][kMeasuredX];
     // place
     const Planes &planes = source.planes;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int slices = planes.slices();
-    const int64_t matrix = number / slices, slice = number - matrix * slices;
-    const int64_t batch = matrix / source.tiles_x, x0 = (matrix - batch * source.tiles_x) * kMeasuredX;
+    const uint32_t matrix = number / static_cast<uint32_t>(source.slices), slice = number - matrix * source.slices;
+    const uint32_t batch = matrix / source.tiles_x;
+    const int64_t x0 = int64_t{matrix - batch * source.tiles_x} * kMeasuredX;
     const int64_t left = planes.rows - x0;
     const int x_left = left < kMeasuredX ? static_cast<int>(left) : kMeasuredX;
     const float *const corner = source.matrix.matrix(batch) + x0;
@@ -248,109 +266,115 @@ __device__ __forceinline__ void measure_columns(const Source &source, int64_t nu
     planes.extents[(slice * planes.batch + batch) * planes.rows + x0 + x] = extent;
 }
 
-// Where an element of the turned block lies: quads of x are exchanged by the number of eight k, so that lanes that read
-// eight pieces of k of four x meet all banks.
-__device__ __forceinline__ constexpr int turned(int x, int k) {
-    return k * kTurnedX + (((x / 4) ^ (k / 8 % 8)) * 4) + x % 4;
-}
-
-template <Scheme scheme>
-__device__ __forceinline__ void pack_columns(const Source &source, int64_t number) {
-    __shared__ Extent smem_extents[kWarps][kTurnedX];     // of warps
-    __shared__ Extent smem_pieces[kMostPieces][kTurnedX]; // of the blocks of a cluster
-    constexpr int kPlanes = plane_count(scheme);
+// Measured: extents are there already.
+template <Scheme scheme, int Threads, int Held, bool Measured>
+__device__ __forceinline__ void pack_columns(const Source &source, uint32_t number) {
+    constexpr int kWarps = Threads / 32, kStep = Threads / kAcross; // of k, from one quad of a thread to its next
+    __shared__ Extent smem_extents[kWarps][kPackedX];
+    __shared__ Extent smem_pieces[kMostPieces][kPackedX]; // of the blocks of a cluster
+    __shared__ float4 smem_factors[kAcross];
+    __shared__ uint64_t told; // barrier: all blocks of the cluster have told what they measured
     // place
-    float *const smem = reinterpret_cast<float *>(dynamic_shared());
     const Planes &planes = source.planes;
     const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-    const int64_t column = number / source.pieces, k0 = (number - column * source.pieces) * source.piece_depth;
-    const int64_t batch = column / source.tiles_x, x0 = (column - batch * source.tiles_x) * kTurnedX;
-    const int x_left = planes.rows - x0 < kTurnedX ? static_cast<int>(planes.rows - x0) : kTurnedX;
-    const int64_t left = planes.depth > k0 ? planes.depth - k0 : 0;
-    const int k_left = left < source.piece_depth ? static_cast<int>(left) : source.piece_depth;
-    const int k_end = (k_left + 63) / 64 * 64; // zeros fill up the last 64
-    const float *const corner = source.matrix.matrix(batch) + x0 + (k_left > 0 ? k0 * source.matrix.ld : 0);
-
-    if (!source.measured)
-        ptx::arrive_at_cluster(); // this block runs, and others may write to it
+    const uint32_t column = Measured ? number / source.pieces : number >> source.pieces_bits;
+    const int piece = static_cast<int>(number - column * source.pieces);
+    const uint32_t batch = planes.batch == 1 ? 0 : column / source.tiles_x;
+    const int64_t x0 = int64_t{column - batch * source.tiles_x} * kPackedX;
+    const bool exists = number < source.used; // whole clusters can have blocks too many
+    const bool alone = Measured || source.pieces == 1;
+    const int64_t k0 = int64_t{piece} * source.piece_depth,
+                  k_left = exists && planes.depth > k0 ? planes.depth - k0 : 0;
+    const int k_end = k_left < source.piece_depth ? static_cast<int>(k_left) : source.piece_depth;
+    const int x = thread % kAcross * 4, k_first = thread / kAcross;
+    const int64_t x_left = exists ? planes.rows - x0 : 0;
+    const int mine = x_left - x < 4 ? static_cast<int>(x_left) - x : 4;
+    const float *const corner = exists ? source.matrix.matrix(batch) + x0 : nullptr;
+    const bool wide = wide_quads(corner, source.matrix.ld, planes.rows);
+    if (!alone) {
+        if (thread == 0) {
+            ptx::init_barrier(&told, 1);
+            ptx::publish_barriers();
+            ptx::arrive_and_expect(&told, source.pieces * kPackedX * static_cast<int>(sizeof(Extent)));
+        }
+        ptx::announce_to_cluster(); // this block runs, and others may write to it
+    }
 
     // load
-    if (wide_quads(corner, source.matrix.ld, x_left)) {
-        constexpr int kAcross = kTurnedX / 4;
-        const int x = thread % kAcross * 4;
-#pragma unroll 8
-        for (int k = thread / kAcross; k < k_end; k += kThreads / kAcross) {
-            const bool inside = x < x_left && k < k_left;
-            ptx::copy_async<16>(smem + turned(x, k), inside ? corner + x + k * source.matrix.ld : corner, inside);
-        }
-    } else {
-#pragma unroll 8
-        for (int k = warp; k < k_end; k += kWarps) {
-            const bool inside = lane < x_left && k < k_left;
-            ptx::copy_async<4>(smem + turned(lane, k), inside ? corner + lane + k * source.matrix.ld : corner, inside);
-        }
-    }
-    ptx::commit_copies();
+    float4 held[Held];
+    const float *const gmem = corner + x + (k0 + k_first) * source.matrix.ld;
+    const auto left = [&](int i) { return k_first + i * kStep < k_end ? mine : 0; };
+    if (wide)
+        load_quads<true>(gmem, kStep * source.matrix.ld, left, held);
+    else
+        load_quads<false>(gmem, kStep * source.matrix.ld, left, held);
 
-    // measure, or take what was measured before: a column for each lane, and k shared by the warps
-    Extent extent = no_extent();
-    if (source.measured) {
+    // measure, or take what was measured before
+    if constexpr (Measured) {
         const Extent *const extents = planes.extents + batch * planes.rows + x0;
+        Extent extent = no_extent();
         if (lane < x_left)
-            for (int slice = warp; slice < planes.slices(); slice += kWarps)
+            for (int slice = warp; slice < source.slices; slice += kWarps)
                 include(&extent, extents[slice * planes.batch * planes.rows + lane]);
-        ptx::wait_copies<0>();
+        smem_extents[warp][lane] = extent;
     } else {
-        ptx::wait_copies<0>();
-        __syncthreads();
-#pragma unroll 8
-        for (int k = warp; k < k_end; k += kWarps)
-            include(&extent, smem[turned(lane, k)]);
+        Extent extents[4] = {no_extent(), no_extent(), no_extent(), no_extent()};
+#pragma unroll
+        for (int i = 0; i < Held; ++i) {
+            include(&extents[0], held[i].x), include(&extents[1], held[i].y);
+            include(&extents[2], held[i].z), include(&extents[3], held[i].w);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+            for (int flip = kAcross; flip < 32; flip *= 2)
+                include(&extents[i], {__shfl_xor_sync(0xffffffff, extents[i].most, flip),
+                                      __shfl_xor_sync(0xffffffff, extents[i].least, flip)});
+            if (lane < kAcross)
+                smem_extents[warp][x + i] = extents[i];
+        }
     }
-    smem_extents[warp][lane] = extent;
     __syncthreads();
+    Extent extent = no_extent(); // of the lane's column in this block
 #pragma unroll
     for (int i = 0; i < kWarps; ++i)
         include(&extent, smem_extents[i][lane]);
-    if (!source.measured) {
+    if (!alone) {
         // Each warp tells one block of the cluster.
         ptx::wait_for_cluster();
         if (warp < source.pieces)
-            ptx::store_to_block(&smem_pieces[number % source.pieces][lane], extent, warp);
-        ptx::arrive_at_cluster();
-        ptx::wait_for_cluster();
-        for (int i = 0; i < source.pieces; ++i)
-            include(&extent, smem_pieces[i][lane]);
+            ptx::tell_block(&smem_pieces[piece][lane], extent, &told, warp);
     }
-    const int32_t exponent = row_exponent<scheme>(extent, source.least_exponent);
-    const float factor_of_lane = row_factor<scheme>(exponent);
-    if (warp == 0 && k0 == 0 && lane < x_left)
-        planes.exponents[batch * planes.rows + x0 + lane] = exponent;
+    if (warp == 0) {
+        if (!alone) {
+            ptx::wait_for_blocks(&told, 0);
+            for (int i = 0; i < source.pieces; ++i)
+                include(&extent, smem_pieces[i][lane]);
+        }
+        const int32_t exponent = row_exponent<scheme>(extent, source.least_exponent);
+        reinterpret_cast<float *>(smem_factors)[lane] = row_factor<scheme>(exponent);
+        if (piece == 0 && lane < x_left)
+            planes.exponents[batch * planes.rows + x0 + lane] = exponent;
+    }
+    __syncthreads();
 
-    // split and store: eight lanes side by side write 64 of k of one column
-    uint16_t *const target = planes.data + batch * planes.matrix() + x0 * planes.ld() + k0;
-#pragma unroll 2
-    for (int task = warp; task < kTurnedX / 4 * (k_end / 64); task += kWarps) {
-        const int x = task % (kTurnedX / 4) * 4 + lane / 8, k = task / (kTurnedX / 4) * 64 + lane % 8 * 8;
-        const float factor = __shfl_sync(0xffffffff, factor_of_lane, x);
-        if (x >= x_left)
-            continue;
-        uint32_t words[4][kPlanes];
+    // split and store
+    if (mine <= 0)
+        return;
+    const float4 factor = smem_factors[x / 4];
+    uint16_t *target = planes.data + batch * source.matrix_step + (k0 + k_first) * source.ld + x0 + x;
+    const int64_t down = kStep * source.ld;
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-            split<scheme>(smem[turned(x, k + 2 * i)], smem[turned(x, k + 2 * i + 1)], factor, words[i]);
-#pragma unroll
-        for (int plane = 0; plane < kPlanes; ++plane)
-            *reinterpret_cast<uint4 *>(target + plane * planes.plane() + x * planes.ld() + k) =
-                uint4{words[0][plane], words[1][plane], words[2][plane], words[3][plane]};
-    }
+    for (int i = 0; i < Held; ++i, target += down)
+        if (k_first + i * kStep < k_end)
+            store_quad<scheme>(held[i], factor, target, source.plane);
 }
 
 // ---- launches ------------------------------------------------------------------------------------------------------
 
 __global__ void __launch_bounds__(kThreads)
     measure(const Scalar alpha, __grid_constant__ const Source a, __grid_constant__ const Source b) {
-    const int64_t number = block_number();
+    const uint32_t number = static_cast<uint32_t>(block_number());
     ptx::launch_dependents();
     ptx::wait_for_predecessors();
     if (number >= a.blocks + b.blocks || alpha.load() == 0.0f)
@@ -359,21 +383,21 @@ __global__ void __launch_bounds__(kThreads)
     measure_columns(second ? b : a, second ? number - a.blocks : number);
 }
 
-template <Scheme scheme>
-__global__ void __launch_bounds__(kThreads)
+template <Scheme scheme, int Threads, int Held, int Resident, bool Measured>
+__global__ void __launch_bounds__(Threads, Resident)
     pack_planes(const Scalar alpha, __grid_constant__ const Source first, __grid_constant__ const Source second) {
-    const int64_t number = block_number();
+    const uint32_t number = static_cast<uint32_t>(block_number());
     ptx::launch_dependents();
     ptx::wait_for_predecessors();
     if (number >= first.blocks + second.blocks || alpha.load() == 0.0f)
         return;
     const bool later = number >= first.blocks;
     const Source &source = later ? second : first;
-    const int64_t mine = later ? number - first.blocks : number;
+    const uint32_t mine = later ? number - first.blocks : number;
     if (source.contiguous_k)
-        pack_rows<scheme>(source, mine);
+        pack_rows<scheme, Threads, Held>(source, mine);
     else
-        pack_columns<scheme>(source, mine);
+        pack_columns<scheme, Threads, Held, Measured>(source, mine);
 }
 
 // Least magnitudes that fit, as an exponent of two beside the row's. From k = 128 on the bound for each element has
@@ -391,35 +415,56 @@ int least_exponent(Scheme scheme, int64_t k) {
     return least;
 }
 
-Source source_of(const Operand &matrix, const Planes &planes, bool contiguous_k, Scheme scheme) {
+Source source_of(const Operand &matrix, const Planes &planes, Scheme scheme) {
     Source source = {};
     source.matrix = matrix;
     source.planes = planes;
-    source.contiguous_k = contiguous_k;
+    source.contiguous_k = !planes.across;
     source.least_exponent = least_exponent(scheme, planes.depth);
-    source.team_bits = 3;
-    while (source.team_bits < 8 && (int64_t{4 * kHeld} << source.team_bits) < planes.depth)
-        ++source.team_bits;
-    source.slice_depth = (planes.depth + planes.slices() - 1) / planes.slices();
+    source.ld = planes.ld(), source.plane = planes.plane(), source.matrix_step = planes.matrix();
+    source.slices = planes.slices();
+    source.slice_depth = (planes.depth + source.slices - 1) / source.slices;
     return source;
 }
 
 // Tiles along x for one launch; depth is how many blocks share a tile.
 void cover(Source *source, int64_t side, int64_t depth) {
-    source->tiles_x = (source->planes.rows + side - 1) / side;
-    source->blocks = source->tiles_x * source->planes.batch * depth;
+    source->tiles_x = static_cast<uint32_t>((source->planes.rows + side - 1) / side);
+    source->used = source->blocks = static_cast<uint32_t>(source->tiles_x * source->planes.batch * depth);
 }
 
-// Blocks of a cluster that hold whole columns between them; 0: they cannot. As few as hold them, but enough to keep the
-// device busy, with 64 of k at least in each.
-int cluster_of(int64_t depth, int64_t columns, const Device &device) {
-    if (device.sm < 90 || depth > kMostHeldK)
-        return 0;
-    int blocks = 1;
-    while (blocks < kMostPieces && blocks * 64 < depth &&
-           (blocks * kMostHeldK / kMostPieces < depth || blocks * columns / kTurnedX < 4 * device.multiprocessors))
-        blocks *= 2;
-    return blocks;
+// How a launch packs: threads of a block, and quads that each of them holds.
+struct Shape {
+    int threads, held;
+
+    constexpr int depth() const { return held * threads / kAcross; } // of k, that a block holds of columns
+};
+constexpr Shape kShallow{kThreads, kHeld}, kDeep{kThreads, kMostHeld}, kDeepest{kMostThreads, kMostHeld};
+static_assert(kMostPieces * kDeepest.depth() == kMostDepthAtOnce, "what the blocks of a cluster hold");
+
+// A row for 8 to 256 threads: as few as hold it.
+void share_rows(Source *source, const Shape &shape) {
+    source->team_bits = 3;
+    while (source->team_bits < 8 && (int64_t{4 * shape.held} << source->team_bits) < source->planes.depth)
+        ++source->team_bits;
+    cover(source, shape.threads >> source->team_bits, 1);
+}
+
+// Columns for the blocks of a cluster, enough of them to keep the device busy, or, measured before, for any number of
+// blocks. All operands have so many columns.
+void share_columns(Source *source, const Shape &shape, bool measured, int64_t columns, int64_t busy) {
+    const int64_t depth = source->planes.depth;
+    source->pieces = static_cast<int>((depth + shape.depth() - 1) / shape.depth());
+    source->pieces_bits = 0;
+    if (!measured) {
+        while ((1 << source->pieces_bits) < source->pieces ||
+               ((2 << source->pieces_bits) <= kMostPieces && (64 << source->pieces_bits) < depth &&
+                (columns << source->pieces_bits) < busy * kPackedX))
+            ++source->pieces_bits;
+        source->pieces = 1 << source->pieces_bits;
+    }
+    source->piece_depth = static_cast<int>((depth + source->pieces - 1) / source->pieces);
+    cover(source, kPackedX, source->pieces);
 }
 
 } // namespace
@@ -427,47 +472,59 @@ int cluster_of(int64_t depth, int64_t columns, const Device &device) {
 Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, const Launch &launch_on) {
     if (problem.k == 0 || (problem.alpha.known() && problem.alpha.value == 0.0f))
         return kSuccess;
-    Source sources[] = {source_of(problem.a, packed.a, problem.transa == Op::T, scheme),
-                        source_of(problem.b, packed.b, problem.transb == Op::N, scheme)};
-    if (sources[0].contiguous_k) // blocks that turn take longer and come first
+    Source sources[] = {source_of(problem.a, packed.a, scheme), source_of(problem.b, packed.b, scheme)};
+    if (sources[0].contiguous_k) // blocks that wait for others come first
         std::swap(sources[0], sources[1]);
+    const bool any_columns = !sources[0].contiguous_k;
+    const bool measured = launch_on.device->sm < 90 || problem.k > kMostDepthAtOnce;
+    Grid grid = {0, kThreads, 0, launch_on.stream, launch_on.device->sm >= 90};
+    if (any_columns && measured) {
+        for (Source &source : sources)
+            if (!source.contiguous_k)
+                cover(&source, kMeasuredX, source.slices);
+        grid.blocks = int64_t{sources[0].blocks} + sources[1].blocks;
+        PYBLAS_TRY(launch<measure>(grid, problem.alpha, sources[0], sources[1]));
+    }
+    const bool by_clusters = any_columns && !measured;
+    const Shape &shape = by_clusters && problem.k > kMostPieces * kDeep.depth()      ? kDeepest
+                         : by_clusters && problem.k > kMostPieces * kShallow.depth() ? kDeep
+                                                                                     : kShallow;
+    grid.threads = shape.threads;
+    // Both operands share one launch, and so the size of its clusters.
     int64_t columns = 0;
     for (const Source &source : sources)
         columns += source.contiguous_k ? 0 : source.planes.rows * source.planes.batch;
-    const int cluster = columns > 0 ? cluster_of(problem.k, columns, *launch_on.device) : 1;
-    Grid grid = {0, kThreads, 0, launch_on.stream, launch_on.device->sm >= 90};
-    if (cluster == 0) {
-        for (Source &source : sources)
-            if (!source.contiguous_k)
-                cover(&source, kMeasuredX, source.planes.slices());
-        grid.blocks = sources[0].blocks + sources[1].blocks;
-        PYBLAS_TRY(launch<measure>(grid, problem.alpha, sources[0], sources[1]));
-    }
-    grid.cluster = std::max(1, cluster);
     for (Source &source : sources) {
-        if (source.contiguous_k) {
-            cover(&source, kThreads >> source.team_bits, 1);
-            source.blocks = (source.blocks + grid.cluster - 1) / grid.cluster * grid.cluster;
-            continue;
-        }
-        source.measured = cluster == 0;
-        source.pieces = cluster > 0 ? cluster : (problem.k + kTurnedK - 1) / kTurnedK;
-        source.piece_depth =
-            cluster > 0 ? static_cast<int>((problem.k + 64 * cluster - 1) / (64 * cluster)) * 64 : kTurnedK;
-        cover(&source, kTurnedX, source.pieces);
-        grid.shared_bytes = source.piece_depth * kTurnedX * static_cast<int>(sizeof(float));
+        if (source.contiguous_k)
+            share_rows(&source, shape);
+        else
+            share_columns(&source, shape, measured, columns, launch_on.device->multiprocessors);
+        if (!source.contiguous_k && by_clusters)
+            grid.cluster = source.pieces;
     }
-    grid.blocks = sources[0].blocks + sources[1].blocks;
-    const auto start = [&](auto kernel) {
-        if (grid.shared_bytes + kStaticBytes > kSharedWithoutOptIn)
-            PYBLAS_TRY(
-                allow_shared<kernel.value>(kMostHeldK / kMostPieces * kTurnedX * static_cast<int>(sizeof(float))));
-        return launch<kernel.value>(grid, problem.alpha, sources[0], sources[1]);
+    for (Source &source : sources)
+        source.blocks = (source.used + static_cast<uint32_t>(grid.cluster) - 1) / static_cast<uint32_t>(grid.cluster) *
+                        static_cast<uint32_t>(grid.cluster);
+    grid.blocks = int64_t{sources[0].blocks} + sources[1].blocks;
+    const auto start = [&](auto kernel) { return launch<kernel.value>(grid, problem.alpha, sources[0], sources[1]); };
+    using Kernel = decltype(&pack_planes<Scheme::f16x2, kThreads, kHeld, 2, false>);
+    const auto start_scheme = [&](auto of_scheme) {
+        constexpr Scheme kScheme = of_scheme.value;
+        using std::integral_constant;
+        if (measured && any_columns)
+            return start(integral_constant<Kernel, &pack_planes<kScheme, kThreads, kHeld, 2, true>>{});
+        if (shape.threads == kMostThreads)
+            return start(integral_constant<Kernel, &pack_planes<kScheme, kMostThreads, kMostHeld, 1, false>>{});
+        if (shape.held == kMostHeld)
+            return start(integral_constant<Kernel, &pack_planes<kScheme, kThreads, kMostHeld, 2, false>>{});
+        // Few blocks get registers to have all their loads under way at once.
+        return grid.blocks <= 2 * launch_on.device->multiprocessors
+                   ? start(integral_constant<Kernel, &pack_planes<kScheme, kThreads, kHeld, 2, false>>{})
+                   : start(integral_constant<Kernel, &pack_planes<kScheme, kThreads, kHeld, 3, false>>{});
     };
-    using Planes2 = std::integral_constant<decltype(&pack_planes<Scheme::f16x2>), &pack_planes<Scheme::f16x2>>;
-    using Planes3 = std::integral_constant<decltype(&pack_planes<Scheme::bf16x3>), &pack_planes<Scheme::bf16x3>>;
-    using Planes1 = std::integral_constant<decltype(&pack_planes<Scheme::f16x1>), &pack_planes<Scheme::f16x1>>;
-    return scheme == Scheme::f16x2 ? start(Planes2{}) : scheme == Scheme::f16x1 ? start(Planes1{}) : start(Planes3{});
+    return scheme == Scheme::f16x2   ? start_scheme(std::integral_constant<Scheme, Scheme::f16x2>{})
+           : scheme == Scheme::f16x1 ? start_scheme(std::integral_constant<Scheme, Scheme::f16x1>{})
+                                     : start_scheme(std::integral_constant<Scheme, Scheme::bf16x3>{});
 }
 
 } // namespace pyblas

@@ -6,10 +6,14 @@
 
 namespace pyblas {
 
+// Of k, up to which an operand is read once whatever its layout, on Hopper.
+constexpr int64_t kMostDepthAtOnce = 8192;
+
 // Fills the planes and exponents of both operands; nothing if alpha is 0 or k is.
 Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, const Launch &launch_on);
 
-// The results that an unfit row of op(A) or column of op(B) enters, by FP32 multiply-adds; nothing else is written.
+// The results that an unfit row of op(A) or column of op(B) enters, by FP32 multiply-adds; nothing else is written. For
+// kernels that do not see to them themselves, as wgmma does.
 Status multiply_unfit(const Problem &problem, const PackedProduct &packed, const Launch &launch_on);
 
 } // namespace pyblas

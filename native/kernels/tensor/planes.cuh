@@ -1,5 +1,6 @@
 // Operands of the tensor kernels: each FP32 matrix as a few planes of 16-bit numbers whose sum it is, contiguous along
-// k whatever op and ld were. The packing kernels write them, the multiplying kernels read them; both learn here where.
+// k or across it as the matrix was. The packing kernels write them, the multiplying kernels read them; both learn here
+// where.
 //
 //     op(A), m x k     row i     f16x2:  a = 2^exponent(i) * (hi + 2^-11 lo), the row's maximum near 2^14
 //     op(B), k x n     column j  bf16x3: b = b0 + b1 + b2, no exponents, all of fp32's range
@@ -39,15 +40,20 @@ struct Extent {
 
 // One operand. A row is a row of op(A), or a column of op(B).
 struct Planes {
-    uint16_t *data;     // [batch][plane][row][ld]; hi, lo, or b0, b1, b2
+    uint16_t *data;     // [batch][plane][row][ld], or, across, [batch][plane][k][ld]; hi, lo, or b0, b1, b2
     int32_t *exponents; // [batch][row]; bf16x3: 0 or kUnfitRow
     Extent *extents;    // [slice][batch][row], of packing alone
     int64_t rows, depth;
     int64_t batch; // 1 also where all products share the matrix
     int32_t count; // planes
+    bool across;   // neighbours are rows of one k
 
-    PYBLAS_HOST_DEVICE int64_t ld() const { return (depth + 63) / 64 * 64; }
-    PYBLAS_HOST_DEVICE int64_t plane() const { return rows * ld(); }
+    // Lines of 128 bytes, but no more than the copy engine needs where lines are short.
+    PYBLAS_HOST_DEVICE int64_t ld() const {
+        const int64_t line = across ? rows : depth, unit = across && rows < 512 ? 8 : 64;
+        return (line + unit - 1) / unit * unit;
+    }
+    PYBLAS_HOST_DEVICE int64_t plane() const { return (across ? depth : rows) * ld(); }
     PYBLAS_HOST_DEVICE int64_t matrix() const { return count * plane(); }
     PYBLAS_HOST_DEVICE int64_t shared_batch(int64_t index) const { return batch == 1 ? 0 : index; }
     // Of k, whose extents are found side by side: enough to keep a GPU busy, with 64 of k at least in each.
@@ -74,7 +80,9 @@ struct PackedProduct {
         };
         const auto operand = [&](const Operand &source, int64_t rows, bool contiguous_k) {
             const bool one = problem.batch == 1 || (!source.array && source.stride == 0);
-            Planes planes = {nullptr, nullptr, nullptr, rows, problem.k, one ? 1 : problem.batch, plane_count(scheme)};
+            Planes planes = {
+                nullptr,      nullptr, nullptr, rows, problem.k, one ? 1 : problem.batch, plane_count(scheme),
+                !contiguous_k};
             const int64_t all = planes.batch * rows;
             planes.exponents = reinterpret_cast<int32_t *>(take(all, sizeof(int32_t)));
             if (!contiguous_k)

@@ -1,255 +1,28 @@
-// unfit: what a product of planes leaves out. A row of op(A), or column of op(B), of which planes cannot hold every
-// element spoils the results that it enters; those, and no others, are computed here by FP32 multiply-adds.
-//
-//            columns of C          blocks go round the 128 x 128 tiles of C and look at the exponents of their rows and
-//          . . x . . . . .         columns, eight tiles at a time; nearly always that is all. In a tile with a few
-//          unfit
-//    rows  . . x . . . . .         rows or columns these are multiplied one by one with the other operand; a tile with
-//          x x x x x x x x         more is walked as in warp_tile. The results marked x are stored.
-//
-// So nobody counts or waits, and what runs depends on values alone. Threads, memory and refusals as
-// warp_tile_128x128x16.
-#include "pack.hpp"
+// unfit: the results that planes leave out, for products whose planes are multiplied by a kernel that does not see to
+// them itself. Blocks go round the 128 x 128 tiles of C and look at the exponents of their rows and columns, eight
+// tiles at a time; nearly always that is all. Threads, memory and refusals as warp_tile_128x128x16.
+#include "unfit.cuh"
 
 #include <algorithm>
 
-#include "../device/epilogue.cuh"
 #include "../device/launch.cuh"
-#include "../simt/warp_tile.cuh"
+#include "pack.hpp"
 
 namespace pyblas {
 namespace {
 
-using Tile = Tile128;
-constexpr int kThreads = Tile::kThreads, kWarps = kThreads / 32, kSide = Tile::BM;
-constexpr int kFew = 4;      // unfit rows and columns of a tile that are taken one by one
-constexpr int kDepth = 1024; // of k, of those in shared memory at a time
-static_assert(Tile::BM == Tile::BN && kSide == 32 * 4 && kWarps == 8, "lanes of four x side by side, 16 x for a warp");
+using namespace unfit;
 
-// Which rows of one operand are unfit.
-struct Marks {
-    const int32_t *exponents;
-    int64_t step; // from one product to the next
-
-    static Marks of(const Planes &planes) { return {planes.exponents, planes.batch == 1 ? 0 : planes.rows}; }
-    __device__ __forceinline__ bool unfit(int64_t batch, int64_t x) const {
-        return exponents[batch * step + x] == kUnfitRow;
-    }
-};
-
-// How many of a tile's rows or columns are unfit, found by one warp.
-__device__ __forceinline__ int count_unfit(const Marks &marks, int64_t batch, int64_t x0, int64_t extent) {
-    int found = 0;
-#pragma unroll
-    for (int i = 0; i < kSide / 32; ++i) {
-        const int64_t x = x0 + static_cast<int>(threadIdx.x) % 32 + 32 * i;
-        found += x < extent && marks.unfit(batch, x);
-    }
-#pragma unroll
-    for (int flip = 16; flip > 0; flip /= 2)
-        found += __shfl_xor_sync(0xffffffff, found, flip);
-    return found;
-}
-
-// ---- a few lines of one operand times a side of the other ----------------------------------------------------------
-
-// Four neighbours, or zeros for those that are not inside. The width of the loads changes no value.
-template <bool Wide>
-__device__ __forceinline__ float4 load_quad(const float *first, int inside) {
-    if constexpr (Wide)
-        return inside > 0 ? *reinterpret_cast<const float4 *>(first) : float4{0.0f, 0.0f, 0.0f, 0.0f};
-    return {inside > 0 ? first[0] : 0.0f, inside > 1 ? first[1] : 0.0f, inside > 2 ? first[2] : 0.0f,
-            inside > 3 ? first[3] : 0.0f};
-}
-
-constexpr int kAtOnce = 8; // loads on their way
-
-// x is contiguous: a lane for four x, a warp for every eighth k.
-template <bool Wide>
-__device__ __forceinline__ void multiply_across(const View &other, int left, const float *smem_lines, int depth,
-                                                float (&sums)[4][kFew]) {
-    const int x = static_cast<int>(threadIdx.x) % 32 * 4;
-#pragma unroll 1
-    for (int k0 = static_cast<int>(threadIdx.x) / 32; k0 < depth; k0 += kWarps * kAtOnce) {
-        float4 values[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-            const int k = k0 + i * kWarps;
-            values[i] = load_quad<Wide>(other.at(x, k), k < depth ? left - x : 0);
-        }
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i)
-#pragma unroll
-            for (int line = 0; line < kFew; ++line) {
-                const float factor = smem_lines[line * kDepth + k0 + i * kWarps]; // zeros past the end
-                sums[0][line] = fmaf(factor, values[i].x, sums[0][line]);
-                sums[1][line] = fmaf(factor, values[i].y, sums[1][line]);
-                sums[2][line] = fmaf(factor, values[i].z, sums[2][line]);
-                sums[3][line] = fmaf(factor, values[i].w, sums[3][line]);
-            }
-    }
-}
-
-// k is contiguous: a warp for 16 x, a lane for four k of every 128.
-constexpr int kOfWarp = kSide / kWarps;
-
-template <bool Wide>
-__device__ __forceinline__ void multiply_along(const View &other, int left, const float *smem_lines, int depth,
-                                               float (&sums)[kOfWarp][kFew]) {
-    const int x0 = static_cast<int>(threadIdx.x) / 32 * kOfWarp;
-#pragma unroll 1
-    for (int k = static_cast<int>(threadIdx.x) % 32 * 4; k < depth; k += 128) {
-        float4 lines[kFew];
-#pragma unroll
-        for (int line = 0; line < kFew; ++line)
-            lines[line] = *reinterpret_cast<const float4 *>(smem_lines + line * kDepth + k);
-#pragma unroll
-        for (int x = 0; x < kOfWarp; x += kAtOnce) {
-            float4 values[kAtOnce];
-#pragma unroll
-            for (int i = 0; i < kAtOnce; ++i)
-                values[i] = load_quad<Wide>(other.at(x0 + x + i, k), x0 + x + i < left ? depth - k : 0);
-#pragma unroll
-            for (int i = 0; i < kAtOnce; ++i)
-#pragma unroll
-                for (int line = 0; line < kFew; ++line) {
-                    float &sum = sums[x + i][line];
-                    sum = fmaf(lines[line].x, values[i].x, sum);
-                    sum = fmaf(lines[line].y, values[i].y, sum);
-                    sum = fmaf(lines[line].z, values[i].z, sum);
-                    sum = fmaf(lines[line].w, values[i].w, sum);
-                }
-        }
-    }
-}
-
-template <bool ContiguousX, bool Wide, class Sums>
-__device__ __forceinline__ void multiply_chunk(const View &other, int left, const float *smem_lines, int depth,
-                                               Sums &sums) {
-    if constexpr (ContiguousX)
-        multiply_across<Wide>(other, left, smem_lines, depth, sums);
-    else
-        multiply_along<Wide>(other, left, smem_lines, depth, sums);
-}
-
-// The lines of one operand that xs counts, times left neighbours of the other, which begins with the first of them. The
-// result of a line and x is smem_sums[line * kSide + x].
-template <bool ContiguousX>
-__device__ __forceinline__ void multiply_lines(const View &view, const int64_t *xs, int count, const View &other,
-                                               int left, int64_t depth, float *smem_lines, float *smem_sums) {
-    const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-    const bool wide =
-        reinterpret_cast<uintptr_t>(other.data) % 16 == 0 && (ContiguousX ? other.step_k : other.step_x) % 4 == 0;
-    float sums[ContiguousX ? 4 : kOfWarp][kFew] = {};
-    for (int64_t k0 = 0; k0 < depth; k0 += kDepth) {
-        const int k_left = part(depth - k0, kDepth);
-        __syncthreads();
-#pragma unroll
-        for (int line = 0; line < kFew; ++line)
-            for (int k = thread; k < kDepth; k += kThreads)
-                smem_lines[line * kDepth + k] = line < count && k < k_left ? *view.at(xs[line], k0 + k) : 0.0f;
-        __syncthreads();
-        // Quads of four neighbours each, or whatever their number.
-        if ((ContiguousX ? left : k_left) % 4 == 0 && wide)
-            multiply_chunk<ContiguousX, true>(other.from(k0), left, smem_lines, k_left, sums);
-        else
-            multiply_chunk<ContiguousX, false>(other.from(k0), left, smem_lines, k_left, sums);
-    }
-    if constexpr (ContiguousX) { // warps one after another
-#pragma unroll
-        for (int x = 0; x < 4; ++x)
-#pragma unroll
-            for (int line = 0; line < kFew; ++line)
-                smem_sums[(warp * kFew + line) * kSide + lane * 4 + x] = sums[x][line];
-        __syncthreads();
-        for (int i = thread; i < kFew * kSide; i += kThreads)
-            for (int other_warp = 1; other_warp < kWarps; ++other_warp)
-                smem_sums[i] += smem_sums[other_warp * kFew * kSide + i];
-    } else {
-#pragma unroll
-        for (int x = 0; x < kOfWarp; ++x)
-#pragma unroll
-            for (int line = 0; line < kFew; ++line) {
-                float sum = sums[x][line];
-#pragma unroll
-                for (int flip = 16; flip > 0; flip /= 2)
-                    sum += __shfl_xor_sync(0xffffffff, sum, flip);
-                if (lane == 0)
-                    smem_sums[line * kSide + warp * kOfWarp + x] = sum;
-            }
-    }
-    __syncthreads();
-}
-
-// ---- a tile --------------------------------------------------------------------------------------------------------
-
-// The first few unfit neighbours from x0 on.
-__device__ __forceinline__ void list_unfit(const Marks &marks, int64_t batch, int64_t x0, int left, int64_t *smem_xs) {
-    if (threadIdx.x == 0) {
-        int count = 0;
-        for (int x = 0; x < left && count < kFew; ++x)
-            if (marks.unfit(batch, x0 + x))
-                smem_xs[count++] = x0 + x;
-    }
-    __syncthreads();
-}
-
-template <bool ContiguousM, bool ContiguousN>
-__device__ __forceinline__ void few(const Problem &problem, const Epilogue &epilogue, const TilePlace &place,
-                                    const Marks &rows, const Marks &columns, int row_count, int column_count) {
-    __shared__ int64_t smem_xs[kFew];
-    float *const smem_lines = reinterpret_cast<float *>(dynamic_shared());
-    float *const smem_sums = smem_lines + kFew * kDepth;
-    const int64_t row = place.row * kSide, column = place.column * kSide;
-    const int m_left = part(problem.m - row, kSide), n_left = part(problem.n - column, kSide);
-    const View a = view_a(problem, place.batch), b = view_b(problem, place.batch);
-    float *const c = problem.c.matrix(place.batch);
-    if (row_count > 0) {
-        list_unfit(rows, place.batch, row, m_left, smem_xs);
-        multiply_lines<ContiguousN>(a, smem_xs, row_count, {b.at(column, 0), b.step_x, b.step_k}, n_left,
-                                    epilogue.depth(), smem_lines, smem_sums);
-        for (int i = static_cast<int>(threadIdx.x); i < row_count * kSide; i += kThreads)
-            if (i % kSide < n_left)
-                epilogue.store(c + smem_xs[i / kSide] + (column + i % kSide) * problem.c.ld, smem_sums[i]);
-        __syncthreads();
-    }
-    if (column_count > 0) {
-        list_unfit(columns, place.batch, column, n_left, smem_xs);
-        multiply_lines<ContiguousM>(b, smem_xs, column_count, {a.at(row, 0), a.step_x, a.step_k}, m_left,
-                                    epilogue.depth(), smem_lines, smem_sums);
-        for (int i = static_cast<int>(threadIdx.x); i < column_count * kSide; i += kThreads)
-            if (i % kSide < m_left && !rows.unfit(place.batch, row + i % kSide))
-                epilogue.store(c + row + i % kSide + smem_xs[i / kSide] * problem.c.ld, smem_sums[i]);
-    }
-}
-
-template <bool ContiguousM, bool ContiguousN>
-__device__ __forceinline__ void many(const Problem &problem, const Epilogue &epilogue, const TilePlace &place,
-                                     const Marks &rows, const Marks &columns) {
-    const int64_t block_row = place.row * kSide, block_column = place.column * kSide;
-    float acc[Tile::TN][Tile::TM] = {};
-    walk<Tile, ContiguousM, ContiguousN>(problem, place.batch, block_row, block_column, 0, epilogue.depth(),
-                                         fold_depth<Tile>(problem) / Tile::BK, acc);
-    const auto [row, column] = ThreadPlace<Tile>::of();
-    float *const gmem_c = problem.c.matrix(place.batch);
-#pragma unroll
-    for (int j = 0; j < Tile::TN; ++j) {
-        const int64_t n = block_column + column + j / 4 * (Tile::kLanesN * 4) + j % 4;
-        if (n >= problem.n)
-            continue;
-        const bool whole = columns.unfit(place.batch, n);
-#pragma unroll
-        for (int i = 0; i < Tile::TM; ++i) {
-            const int64_t m = block_row + row + i / 4 * (Tile::kLanesM * 4) + i % 4;
-            if (m < problem.m && (whole || rows.unfit(place.batch, m)))
-                epilogue.store(gmem_c + m + n * problem.c.ld, acc[j][i]);
-        }
-    }
+__device__ __forceinline__ Place place_of(const Problem &problem, const TileGrid &grid, int64_t number) {
+    const TilePlace tile = place_tile(grid, number);
+    const int64_t row = tile.row * kSide, column = tile.column * kSide;
+    return {row, column, tile.batch, part(problem.m - row, kSide), part(problem.n - column, kSide)};
 }
 
 template <bool ContiguousM, bool ContiguousN>
 __global__ void __launch_bounds__(kThreads, Tile::kResident)
-    unfit(__grid_constant__ const Problem problem, const TileGrid grid, const Marks rows, const Marks columns) {
+    multiply_unfit_parts(__grid_constant__ const Problem problem, const TileGrid grid, const Marks rows,
+                         const Marks columns) {
     __shared__ int smem_rows[kWarps], smem_columns[kWarps];
     ptx::launch_dependents();
     ptx::wait_for_predecessors();
@@ -261,24 +34,20 @@ __global__ void __launch_bounds__(kThreads, Tile::kResident)
         const int64_t mine = first + warp * int64_t{gridDim.x};
         int row_count = 0, column_count = 0;
         if (mine < grid.blocks) {
-            const TilePlace place = place_tile(grid, mine);
-            row_count = count_unfit(rows, place.batch, place.row * kSide, problem.m);
-            column_count = count_unfit(columns, place.batch, place.column * kSide, problem.n);
+            const Place place = place_of(problem, grid, mine);
+            row_count = count_unfit(rows, place.batch, place.row, place.rows);
+            column_count = count_unfit(columns, place.batch, place.column, place.columns);
         }
         if (threadIdx.x % 32 == 0)
             smem_rows[warp] = row_count, smem_columns[warp] = column_count;
         __syncthreads();
 #pragma unroll 1
         for (int i = 0; i < kWarps; ++i) {
-            const int of_rows = smem_rows[i], of_columns = smem_columns[i];
-            if (of_rows + of_columns == 0)
-                continue;
-            const TilePlace place = place_tile(grid, first + i * int64_t{gridDim.x});
-            if (of_rows + of_columns <= kFew)
-                few<ContiguousM, ContiguousN>(problem, epilogue, place, rows, columns, of_rows, of_columns);
-            else
-                many<ContiguousM, ContiguousN>(problem, epilogue, place, rows, columns);
-            __syncthreads(); // shared memory is free again
+            const int row_count_here = smem_rows[i], column_count_here = smem_columns[i];
+            if (row_count_here + column_count_here > 0)
+                multiply_place<ContiguousM, ContiguousN>(problem, epilogue,
+                                                         place_of(problem, grid, first + i * int64_t{gridDim.x}), rows,
+                                                         columns, row_count_here, column_count_here);
         }
         __syncthreads();
     }
@@ -286,15 +55,15 @@ __global__ void __launch_bounds__(kThreads, Tile::kResident)
 
 template <bool ContiguousM, bool ContiguousN>
 Status start(const Problem &problem, const PackedProduct &packed, const Launch &launch_on) {
-    using Parts = Layout<Tile, ContiguousM, ContiguousN>;
-    static_assert(Parts::bytes(false) >= 4 * kFew * (kDepth + kWarps * kSide), "lines and sums fit into the stages");
     const TileGrid grid = TileGrid::of(problem, kSide, kSide);
-    const int bytes = Parts::bytes(folds<Tile>(problem));
+    const int bytes =
+        folds<Tile>(problem) ? kSharedBytes<ContiguousM, ContiguousN> : kSharedBytes<ContiguousM, ContiguousN, false>;
     if (bytes > kSharedWithoutOptIn)
-        PYBLAS_TRY((allow_shared<unfit<ContiguousM, ContiguousN>>(Parts::bytes(true))));
+        PYBLAS_TRY(
+            (allow_shared<multiply_unfit_parts<ContiguousM, ContiguousN>>(kSharedBytes<ContiguousM, ContiguousN>)));
     const int64_t slots = int64_t{Tile::kResident} * launch_on.device->multiprocessors;
     const bool early = launch_on.device->sm >= 90;
-    return launch<unfit<ContiguousM, ContiguousN>>(
+    return launch<multiply_unfit_parts<ContiguousM, ContiguousN>>(
         {std::min(grid.blocks, slots), kThreads, bytes, launch_on.stream, early}, problem, grid, Marks::of(packed.a),
         Marks::of(packed.b));
 }

@@ -1,8 +1,8 @@
 // wgmma: FP32 products by Hopper's tensor cores. Operands are packed into planes of 16-bit numbers (pack.cu), the
-// planes multiplied here, and what they cannot hold is left to FP32 multiply-adds (unfit.cu). The header tells the
+// planes multiplied here, and what they cannot hold is left to FP32 multiply-adds (unfit.cuh). The header tells the
 // kernel.
 //
-//     A, B --pack--> planes, exponents --wgmma--> C --unfit--> C        three launches that overlap where they can
+//     A, B --pack--> planes, exponents --wgmma--> C        two launches that overlap where they can
 //
 // f16x2: two planes, three products, 22 bits. bf16x3: three planes, six products, 24 bits and all of fp32's range.
 // f16x1, for the mode tf32: one plane and product, 11 bits as TF32 has, at twice the rate of TF32 numbers.
@@ -29,7 +29,8 @@ constexpr int64_t kPanelBytes = static_cast<int64_t>(Workspace::kDefaultLimit);
 // At most so many bytes of planes for one product of these sizes; in double, which nothing overflows.
 template <class Tile>
 double plane_bytes(int64_t rows, int64_t columns, int64_t k) {
-    return 2.0 * plane_count(Tile::kScheme) * (static_cast<double>(rows) + static_cast<double>(columns)) *
+    constexpr double kPadding = 2 * 63; // of rows and columns
+    return 2.0 * plane_count(Tile::kScheme) * (static_cast<double>(rows) + static_cast<double>(columns) + kPadding) *
            (static_cast<double>(k) + kPlaneDepth);
 }
 
@@ -91,8 +92,8 @@ size_t workspace(const Problem &problem, const Device &) {
     return PackedProduct::of(part_of(problem, panel_of<Tile>(problem), 0, 0, 0), Tile::kScheme, nullptr).bytes;
 }
 
-// Packing by bytes, an operand that is contiguous across k read twice; then whole waves of tiles. Each part is packed,
-// multiplied and searched for what the planes cannot hold.
+// Packing by bytes, an operand that is contiguous across a deep k read twice; then whole waves of tiles. Each part is
+// packed and multiplied.
 template <class Tile>
 Work work(const Problem &problem, const Device &device) {
     constexpr double kOutput = 2.0 * plane_count(Tile::kScheme);
@@ -101,7 +102,8 @@ Work work(const Problem &problem, const Device &device) {
     const double m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
     const double k = static_cast<double>(problem.k), batch = static_cast<double>(problem.batch);
     const auto packed_bytes = [&](const Operand &operand, double rows, bool contiguous_k) {
-        return (!operand.array && operand.stride == 0 ? 1 : batch) * rows * k * ((contiguous_k ? 4 : 8) + kOutput);
+        return (!operand.array && operand.stride == 0 ? 1 : batch) * rows * k *
+               ((contiguous_k || problem.k <= kMostDepthAtOnce ? 4 : 8) + kOutput);
     };
     const double parts_m = pieces(problem.m, panel.rows), parts_n = pieces(problem.n, panel.columns);
     const double parts = parts_m * parts_n * pieces(problem.batch, panel.batch);
@@ -132,19 +134,9 @@ Status launch_wgmma(const Problem &problem, const Launch &launch_on) {
                 const PackedProduct packed = PackedProduct::of(part, Tile::kScheme, launch_on.workspace);
                 PYBLAS_TRY(pack(part, packed, Tile::kScheme, launch_on));
                 PYBLAS_TRY(multiply_planes<Tile>(part, packed, launch_on));
-                PYBLAS_TRY(multiply_unfit(part, packed, launch_on));
             }
     return kSuccess;
 }
-
-using Narrow = PlaneTile<Scheme::f16x2, 128, 64, 2, 4, 2, true>;
-using Square = PlaneTile<Scheme::f16x2, 128, 128, 2, 3, 2>;
-using Middle = PlaneTile<Scheme::f16x2, 128, 192, 3, 2, 1>;
-using Wide = PlaneTile<Scheme::f16x2, 128, 256, 2, 2, 1>;
-using FullRange = PlaneTile<Scheme::bf16x3, 128, 128, 2, 2, 1>;
-using NarrowTf32 = PlaneTile<Scheme::f16x1, 128, 64, 2, 8, 1, true>;
-using SquareTf32 = PlaneTile<Scheme::f16x1, 128, 128, 2, 6, 1>;
-using WideTf32 = PlaneTile<Scheme::f16x1, 128, 256, 2, 4, 1>;
 
 template <class Tile>
 constexpr Footprint kFootprint{Tile::kThreads, 1, Tile::kSharedBytes};
@@ -157,7 +149,8 @@ constexpr uint8_t kTensorModes = modes(ComputeMode::fp32, ComputeMode::tf32);
      90, true, refuses<Tile>, workspace<Tile>, nullptr, launch_wgmma<Tile>, false, kFootprint<Tile>, work<Tile>}
 // clang-format on
 constexpr Kernel kRows[] = {
-    PYBLAS_WGMMA_ROW("128x64x64_f16x2", Narrow),      PYBLAS_WGMMA_ROW("128x128x64_f16x2", Square),
+    PYBLAS_WGMMA_ROW("64x64x64_f16x2", Tiny),         PYBLAS_WGMMA_ROW("128x64x64_f16x2", Narrow),
+    PYBLAS_WGMMA_ROW("128x128x64_f16x2", Square),     PYBLAS_WGMMA_ROW("144x128x64_f16x2", Tall),
     PYBLAS_WGMMA_ROW("128x192x64_f16x2", Middle),     PYBLAS_WGMMA_ROW("128x256x64_f16x2", Wide),
     PYBLAS_WGMMA_ROW("128x128x64_bf16x3", FullRange), PYBLAS_WGMMA_ROW("128x64x64_f16x1", NarrowTf32),
     PYBLAS_WGMMA_ROW("128x128x64_f16x1", SquareTf32), PYBLAS_WGMMA_ROW("128x256x64_f16x1", WideTf32),

@@ -4,11 +4,14 @@
 //     copies boxes --->  | lo A, lo B | hi A, hi B | ... |  ---> lo*hi + hi*lo, then hi*hi, in the tensor cores;
 //                                                                every 64 of k their sums are added in FP32 registers
 //
+// When all tiles of a block are stored, results that unfit rows enter are computed by unfit.cuh.
+//
 // The instruction's rows are columns of C, its columns rows of C: pairs of sums are then neighbours in memory.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include <cuda.h>
 
@@ -19,6 +22,7 @@
 #include "kernel.hpp"
 #include "planes.cuh"
 #include "tensor_map.cuh"
+#include "unfit.cuh"
 
 namespace pyblas {
 
@@ -59,9 +63,7 @@ struct Products<Scheme::bf16x3> {
     PYBLAS_MAP static int last_phase(int) { return 0; }
 };
 
-constexpr int kStoredRows = 64; // of sums that are stored together
-
-// BM x BN outputs of C for each block, in pieces of 128 (or 64) rows and 64 columns. A group has some of the columns,
+// BM x BN outputs of C for each block, in pieces of 64 to 144 rows and 64 columns. A group has some of the columns,
 // or, two that halve the depth, all outputs and every other chunk of k. With two accumulators both phases of a piece
 // are multiplied before the sums are added.
 template <Scheme Scheme_, int BM_, int BN_, int Groups_, int Stages_, int Accumulators_, bool HalvesDepth_ = false>
@@ -70,13 +72,15 @@ struct PlaneTile {
     using Plan = Products<kScheme>;
     static constexpr int BM = BM_, BN = BN_, kGroups = Groups_, kStages = Stages_, kAccumulators = Accumulators_;
     static constexpr bool kHalvesDepth = HalvesDepth_;
-    static constexpr int kPieceM = BM % 128 == 0 ? 128 : 64, kPieceN = 64;
+    static constexpr int kPieceM = BM <= 144 ? BM : 128, kPieceN = 64;
+    static constexpr int kStoredRows = kPieceM % 64 == 0 ? 64 : 48; // whose sums are stored together
     static constexpr int kGroupN = kHalvesDepth ? BN : BN / kGroups;
     static constexpr int kPiecesM = BM / kPieceM, kPieces = kPiecesM * (kGroupN / kPieceN);
     static constexpr int kSums = kPieceM / 2; // of a thread, in one piece
     static constexpr int kThreads = (kGroups + 1) * 128;
     static constexpr int kSlots = kStages * Plan::kPlanes;
-    static constexpr int kBytesA = BM * kSwizzledRowBytes, kSlotBytes = (BM + BN) * kSwizzledRowBytes;
+    static constexpr int kBlocksM = (BM + 63) / 64 * 64; // rows that come if they lie across k
+    static constexpr int kBytesA = kBlocksM * kSwizzledRowBytes, kSlotBytes = kBytesA + BN * kSwizzledRowBytes;
     static constexpr int kReaders = kHalvesDepth ? 1 : kGroups; // groups that read a slot
     // Behind the slots: of each group the powers of two of its rows and columns, for two tiles by turns unless a
     // barrier ends each tile; then the sums that groups exchange.
@@ -118,7 +122,8 @@ __device__ __forceinline__ float half_power(int exponent) {
     return exponent == kUnfitRow ? 0.0f : __int_as_float((exponent / 2 + 127) << 23);
 }
 
-// A part of a warp's sums to C. Columns and rows that are unfit, or past the end, are left out.
+// A part of a warp's sums to C, so many rows of them. Columns and rows that are unfit, or past the end, are left out.
+template <int Rows>
 struct PartStore {
     const Epilogue &epilogue;
     const float *row_powers, *column_powers;
@@ -130,7 +135,7 @@ struct PartStore {
     // Sums of a lane: pairs of rows, 8 apart, of one column. Powers are multiplied twice: what a row and a column count
     // together may be no float where the result is one.
     __device__ __forceinline__ void operator()(const float *sums, int stride, int lane) const {
-        constexpr int kPairs = kStoredRows / 8;
+        constexpr int kPairs = Rows / 8;
         const int own_column = lane / 4, own_row = lane % 4 * 2;
         const float column_power = column_powers[own_column];
         float2 pairs[kPairs];
@@ -164,9 +169,48 @@ struct PartStore {
         }
     }
 };
+
+// One plane's Rows by 64 of k to shared memory.
+template <int Rows, bool Across>
+__device__ __forceinline__ void copy_plane(char *target, const CUtensorMap *map, int k, int row, int plane, int batch,
+                                           uint64_t *full) {
+    if constexpr (Across) {
+#pragma unroll
+        for (int block = 0; block < Rows; block += 64)
+            ptx::copy_box(target + block * kSwizzledRowBytes, map, row + block, k, plane, batch, full);
+    } else {
+        ptx::copy_box(target, map, k, row, plane, batch, full);
+    }
+}
 #endif
 
-template <class Tile>
+// What tiles of this block leave out. A call, so that the kernels need not hold it in their registers.
+template <bool AcrossA, bool AcrossB>
+__device__ __noinline__ void multiply_unfit_tiles(const Problem &problem, const PackedProduct &packed,
+                                                  const PlaneGrid &grid, int tile_rows, int tile_columns) {
+    const Epilogue epilogue(problem);
+    const unfit::Marks rows = unfit::Marks::of(packed.a), columns = unfit::Marks::of(packed.b);
+#pragma unroll 1
+    for (int number = static_cast<int>(blockIdx.x); number < grid.tiles; number += static_cast<int>(gridDim.x)) {
+        const PlaneGrid::Place tile = grid.place(number);
+        const int64_t row = int64_t{tile.row} * tile_rows, column = int64_t{tile.column} * tile_columns;
+#pragma unroll 1
+        for (int i = 0; i < tile_rows; i += unfit::kSide)
+#pragma unroll 1
+            for (int j = 0; j < tile_columns; j += unfit::kSide) {
+                const unfit::Place place = {row + i, column + j, tile.batch,
+                                            part(problem.m - row, min(i + unfit::kSide, tile_rows)) - i,
+                                            part(problem.n - column, min(j + unfit::kSide, tile_columns)) - j};
+                if (place.rows > 0 && place.columns > 0)
+                    unfit::multiply_place<AcrossA, AcrossB>(
+                        problem, epilogue, place, rows, columns,
+                        unfit::count_unfit(rows, tile.batch, place.row, place.rows),
+                        unfit::count_unfit(columns, tile.batch, place.column, place.columns));
+            }
+    }
+}
+
+template <class Tile, bool AcrossA, bool AcrossB>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     wgmma(__grid_constant__ const Problem problem, __grid_constant__ const PackedProduct packed,
           __grid_constant__ const CUtensorMap map_a, __grid_constant__ const CUtensorMap map_b,
@@ -209,6 +253,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         ptx::give_registers_back<Tile::kProducerRegisters>();
         if (threadIdx.x != Tile::kGroups * 128)
             return;
+        constexpr int kComing = ((AcrossA ? Tile::kBlocksM : Tile::BM) + Tile::BN) * kSwizzledRowBytes;
         int stage = 0;
         uint32_t parity = 1; // the first turn finds all slots empty
         for (int number = static_cast<int>(blockIdx.x); number < grid.tiles; number += static_cast<int>(gridDim.x)) {
@@ -222,10 +267,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                     const int slot = stage * kPlanes + plane;
                     char *const target = slots + slot * Tile::kSlotBytes;
                     ptx::wait(empty + slot, parity);
-                    ptx::arrive_and_expect(full + slot, Tile::kSlotBytes);
-                    ptx::copy_box(target, &map_a, chunk * kPlaneDepth, row, plane, batch_a, full + slot);
-                    ptx::copy_box(target + Tile::kBytesA, &map_b, chunk * kPlaneDepth, column, plane, batch_b,
-                                  full + slot);
+                    ptx::arrive_and_expect(full + slot, kComing);
+                    copy_plane<Tile::BM, AcrossA>(target, &map_a, chunk * kPlaneDepth, row, plane, batch_a,
+                                                  full + slot);
+                    copy_plane<Tile::BN, AcrossB>(target + Tile::kBytesA, &map_b, chunk * kPlaneDepth, column, plane,
+                                                  batch_b, full + slot);
                 }
                 if (++stage == Tile::kStages)
                     stage = 0, parity ^= 1;
@@ -240,6 +286,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         int stage = Tile::kHalvesDepth ? group : 0, ahead = stage,
             powers_flip = Tile::kPowerTurns > 1 ? Tile::kPowers : 0;
         uint32_t parity = 0;
+        bool any_unfit = false;
         for (int number = static_cast<int>(blockIdx.x); number < grid.tiles; number += static_cast<int>(gridDim.x)) {
             const PlaneGrid::Place place = grid.place(number);
             const int tile_row = place.row * Tile::BM, tile_column = place.column * Tile::BN + own_column;
@@ -275,14 +322,16 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                     for (int product = Plan::first(phase); product < Plan::end(phase); ++product)
 #pragma unroll
                         for (int k = 0; k < kPlaneDepth; k += 16)
-                            ptx::multiply<kNumber>(
+                            ptx::multiply<kNumber, AcrossB, AcrossA>(
                                 sums,
                                 group_b + stage_step +
                                     descriptor_step(Plan::plane_b(product) * Tile::kSlotBytes +
-                                                    piece_n * Tile::kPieceN * kSwizzledRowBytes + k * 2),
+                                                    piece_n * Tile::kPieceN * kSwizzledRowBytes +
+                                                    depth_step(AcrossB, k)),
                                 origin + stage_step +
                                     descriptor_step(Plan::plane_a(product) * Tile::kSlotBytes +
-                                                    piece_m * Tile::kPieceM * kSwizzledRowBytes + k * 2),
+                                                    piece_m * Tile::kPieceM * kSwizzledRowBytes +
+                                                    depth_step(AcrossA, k)),
                                 onto || product > Plan::first(phase) || k > 0);
                     ptx::commit_multiplies();
                 };
@@ -339,7 +388,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                 if (thread + i * 128 < Tile::kPowers)
                     powers[thread + i * 128] = half_power(exponents[i]);
             }
-            unfit = ptx::any_of_warpgroup(group + 1, unfit);
+            unfit = ptx::any_of_threads<128>(group + 1, unfit);
+            any_unfit |= unfit;
             float *const c = problem.c.matrix(place.batch);
             const bool plain = !unfit && tile_row + Tile::BM <= problem.m && reinterpret_cast<uintptr_t>(c) % 16 == 0 &&
                                problem.c.ld % 4 == 0;
@@ -347,17 +397,17 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
             const auto store_half = [&](int piece, int half, const float *sums, int stride) {
                 const int column = piece / Tile::kPiecesM * Tile::kPieceN + thread / 32 * 16 + half * 8;
 #pragma unroll
-                for (int part = 0; part < Tile::kPieceM / kStoredRows; ++part) {
-                    const int row = piece % Tile::kPiecesM * Tile::kPieceM + part * kStoredRows;
-                    const PartStore store{epilogue,
-                                          powers + row,
-                                          powers + Tile::BM + column,
-                                          c + tile_row + row + (tile_column + column) * problem.c.ld,
-                                          problem.c.ld,
-                                          static_cast<int>(problem.m) - tile_row - row,
-                                          static_cast<int>(problem.n) - tile_column - column,
-                                          plain};
-                    store(sums + part * (kStoredRows / 8) * stride, stride, lane);
+                for (int part = 0; part < Tile::kPieceM / Tile::kStoredRows; ++part) {
+                    const int row = piece % Tile::kPiecesM * Tile::kPieceM + part * Tile::kStoredRows;
+                    const PartStore<Tile::kStoredRows> store{epilogue,
+                                                             powers + row,
+                                                             powers + Tile::BM + column,
+                                                             c + tile_row + row + (tile_column + column) * problem.c.ld,
+                                                             problem.c.ld,
+                                                             static_cast<int>(problem.m) - tile_row - row,
+                                                             static_cast<int>(problem.n) - tile_column - column,
+                                                             plain};
+                    store(sums + part * (Tile::kStoredRows / 8) * stride, stride, lane);
                 }
             };
             if constexpr (Tile::kHalvesDepth) {
@@ -390,23 +440,61 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
             }
             powers += powers_flip, powers_flip = -powers_flip;
         }
+
+        // What is left out: by two groups, once all of them are done with the slots.
+        if (ptx::any_of_threads<Tile::kGroups * 128>(kPairBarrier, any_unfit) && group < 2)
+            multiply_unfit_tiles<AcrossA, AcrossB>(problem, packed, grid, Tile::BM, Tile::BN);
     }
 #endif
 }
 
-// The packed product into C, without the results that unfit rows enter. Waits for the kernels ahead.
+// The packed product into C. Waits for the kernels ahead.
 template <class Tile>
 Status multiply_planes(const Problem &problem, const PackedProduct &packed, const Launch &launch_on) {
     CUtensorMap map_a, map_b;
     PYBLAS_TRY(plane_map(packed.a, Tile::BM, &map_a));
     PYBLAS_TRY(plane_map(packed.b, Tile::BN, &map_b));
-    PYBLAS_TRY(allow_shared<wgmma<Tile>>(Tile::kSharedBytes));
     const int64_t rows = (problem.m + Tile::BM - 1) / Tile::BM, columns = (problem.n + Tile::BN - 1) / Tile::BN;
     const int64_t tiles = rows * columns * problem.batch;
     const PlaneGrid grid{static_cast<int>(rows), static_cast<int>(columns), static_cast<int>(tiles)};
     const int64_t blocks = std::min<int64_t>(tiles, launch_on.device->multiprocessors);
-    return launch<wgmma<Tile>>({blocks, Tile::kThreads, Tile::kSharedBytes, launch_on.stream, true}, problem, packed,
-                               map_a, map_b, grid);
+    const auto start = [&](auto kernel) {
+        PYBLAS_TRY(allow_shared<kernel.value>(Tile::kSharedBytes));
+        return launch<kernel.value>({blocks, Tile::kThreads, Tile::kSharedBytes, launch_on.stream, true}, problem,
+                                    packed, map_a, map_b, grid);
+    };
+    using std::integral_constant;
+    using Kernel = decltype(&wgmma<Tile, false, false>);
+    if (packed.a.across)
+        return packed.b.across ? start(integral_constant<Kernel, &wgmma<Tile, true, true>>{})
+                               : start(integral_constant<Kernel, &wgmma<Tile, true, false>>{});
+    return packed.b.across ? start(integral_constant<Kernel, &wgmma<Tile, false, true>>{})
+                           : start(integral_constant<Kernel, &wgmma<Tile, false, false>>{});
 }
+
+// The tiles, and who compiles their kernels.
+using Tiny = PlaneTile<Scheme::f16x2, 64, 64, 2, 6, 2, true>;
+using Narrow = PlaneTile<Scheme::f16x2, 128, 64, 2, 4, 2, true>;
+using Square = PlaneTile<Scheme::f16x2, 128, 128, 2, 3, 2>;
+using Tall = PlaneTile<Scheme::f16x2, 144, 128, 2, 2, 2>;
+using Middle = PlaneTile<Scheme::f16x2, 128, 192, 3, 2, 1>;
+using Wide = PlaneTile<Scheme::f16x2, 128, 256, 2, 2, 1>;
+using FullRange = PlaneTile<Scheme::bf16x3, 128, 128, 2, 2, 1>;
+using NarrowTf32 = PlaneTile<Scheme::f16x1, 128, 64, 2, 8, 1, true>;
+using SquareTf32 = PlaneTile<Scheme::f16x1, 128, 128, 2, 6, 1>;
+using WideTf32 = PlaneTile<Scheme::f16x1, 128, 256, 2, 4, 1>;
+
+#define PYBLAS_MULTIPLY_PLANES(Tile)                                                                                   \
+    template Status multiply_planes<Tile>(const Problem &, const PackedProduct &, const Launch &);
+extern PYBLAS_MULTIPLY_PLANES(Tiny)           // wgmma_small.cu
+    extern PYBLAS_MULTIPLY_PLANES(Narrow)     // wgmma_small.cu
+    extern PYBLAS_MULTIPLY_PLANES(Square)     // wgmma_square.cu
+    extern PYBLAS_MULTIPLY_PLANES(FullRange)  // wgmma_square.cu
+    extern PYBLAS_MULTIPLY_PLANES(Tall)       // wgmma_tall.cu
+    extern PYBLAS_MULTIPLY_PLANES(Middle)     // wgmma_wide.cu
+    extern PYBLAS_MULTIPLY_PLANES(Wide)       // wgmma_wide.cu
+    extern PYBLAS_MULTIPLY_PLANES(NarrowTf32) // wgmma_tf32.cu
+    extern PYBLAS_MULTIPLY_PLANES(SquareTf32) // wgmma_tf32.cu
+    extern PYBLAS_MULTIPLY_PLANES(WideTf32)   // wgmma_tf32.cu
 
 } // namespace pyblas

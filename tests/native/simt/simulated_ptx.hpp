@@ -66,14 +66,16 @@ template <int Registers>
 void take_registers() {}
 
 // Clusters are single blocks here.
-inline void arrive_at_cluster() {}
+inline void announce_to_cluster() {}
 inline void wait_for_cluster() {
     __syncthreads();
 }
 template <class T>
-void store_to_block(T *shared, const T &value, int) {
+void tell_block(T *shared, const T &value, uint64_t *, int) {
     *shared = value;
 }
+inline void arrive_and_expect(uint64_t *, int) {}
+inline void wait_for_blocks(uint64_t *, uint32_t) {}
 
 inline uint32_t f16_pair(float first, float second) {
     const _Float16 pair[2] = {static_cast<_Float16>(first), static_cast<_Float16>(second)};
