@@ -27,6 +27,18 @@ struct Partials {
     size_t bytes() const { return static_cast<size_t>(range()) * static_cast<size_t>(ranges) * sizeof(float); }
 };
 
+template <int Threads>
+__global__ void __launch_bounds__(Threads) clear_arrivals(uint32_t *arrivals, int64_t count) {
+    for (int64_t i = threadIdx.x; i < count; i += Threads)
+        arrivals[i] = 0;
+}
+
+// Clears counters where the workspace has no zeros.
+inline Status clear(uint32_t *arrivals, int64_t count, CUstream_st *stream) {
+    constexpr int kThreads = 256;
+    return launch<clear_arrivals<kThreads>>({1, kThreads, 0, stream}, arrivals, count);
+}
+
 // Lanes of one output add ranges side by side, lane 0 the first ones; then the lanes' sums are added from 0 on.
 template <int Threads>
 __global__ void __launch_bounds__(Threads)

@@ -210,6 +210,15 @@ __device__ __forceinline__ uint32_t bf16_pair(float first, float second) {
 #endif
 }
 
+// Four floats that nobody reads again, and nobody writes while the kernel runs.
+__device__ __forceinline__ float4 load_once(const float *global) {
+    float4 four;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+                 : "l"(global));
+    return four;
+}
+
 // Asks for the line of 128 bytes to be in the L2, where all writers of global memory meet: legal at any time.
 __device__ __forceinline__ void prefetch(const float *global) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(global));

@@ -1,5 +1,5 @@
 // skinny: products with few rows or few columns, one vector included. The large operand is read once and decides the
-// time; it runs through shared memory as it lies, whatever its op.
+// time; it runs through shared memory as it lies, whatever its op, or, in 64x4x256, straight to registers.
 //
 //          large operand                  a block has BM of its x and a range of k; its threads are quads of x by
 //    k +---+---+---+---+---+--            groups of k, and each holds 4 or 8 times BN sums
@@ -10,6 +10,7 @@
 //
 // 256 threads; up to 128 registers and half of the shared memory, 64x16x128 all of both. Refuses products whose rows
 // and columns both are more than BN, and devices with too little shared memory.
+#include "direct.cuh"
 #include "slices.cuh"
 
 namespace pyblas {
@@ -30,6 +31,8 @@ const char *refuses(const Problem &problem, const Device &device) {
 // The large operand's bytes decide; BN = 16 needs most of the issue slots as well.
 template <class Tile>
 constexpr SliceRate rate() {
+    if (Tile::kAddsRanges)
+        return {0.97, 0.35, 0.6e-6};
     if (Tile::BX == 256)
         return Tile::BS == 4 ? SliceRate{0.9, 0.45, 0.7e-6} : SliceRate{0.65, 0.35, 0.35e-6};
     if (Tile::BX == 128)
@@ -47,9 +50,9 @@ Work work(const Problem &problem, const Device &device) {
     return slices_work<Tile>(problem, device, x_is_rows(problem), rate<Tile>());
 }
 
-template <class Tile>
+template <class Tile, class Kernels = SliceKernels<Tile>>
 Status launch_skinny(const Problem &problem, const Launch &launch_on) {
-    return launch_slices<Tile>(problem, launch_on, x_is_rows(problem), rate<Tile>());
+    return launch_slices<Tile, Kernels>(problem, launch_on, x_is_rows(problem), rate<Tile>());
 }
 
 using Tile1 = SliceTile<32, 1, 256, 4, 1, 256, 2, 4, true>;
@@ -60,16 +63,33 @@ using Tall1 = SliceTile<128, 1, 32, 4, 1, 256, 3>;
 using Tall4 = SliceTile<256, 4, 16, 4, 4, 256, 3>;
 using Tall16 = SliceTile<256, 16, 16, 4, 4, 256, 3>;
 
-#define PYBLAS_SKINNY_ROW(name, Tile)                                                                                  \
-    {"skinny_" name, "skinny",        Engine::gpu, kFp32Modes,          75,    false,                                  \
-     refuses<Tile>,  workspace<Tile>, nullptr,     launch_skinny<Tile>, false, kSliceFootprint<Tile>,                  \
+using Direct4 = DirectTile<OwnTile<64, 4, 256, 8, 4, 8, 1, 1, 1, 256>, 2, 4>;
+
+#define PYBLAS_SKINNY_ROW_OF(name, Tile, Kernels)                                                                      \
+    {"skinny_" name,                                                                                                   \
+     "skinny",                                                                                                         \
+     Engine::gpu,                                                                                                      \
+     kFp32Modes,                                                                                                       \
+     75,                                                                                                               \
+     false,                                                                                                            \
+     refuses<Tile>,                                                                                                    \
+     workspace<Tile>,                                                                                                  \
+     nullptr,                                                                                                          \
+     launch_skinny<Tile, Kernels<Tile>>,                                                                               \
+     false,                                                                                                            \
+     kSliceFootprint<Tile>,                                                                                            \
      work<Tile>}
+#define PYBLAS_SKINNY_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, SliceKernels)
+#define PYBLAS_DIRECT_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, DirectKernels)
 constexpr Kernel kRows[] = {
-    PYBLAS_SKINNY_ROW("32x1x256", Tile1),   PYBLAS_SKINNY_ROW("32x4x256", Tile4), PYBLAS_SKINNY_ROW("32x8x256", Tile8),
-    PYBLAS_SKINNY_ROW("64x16x128", Tile16), PYBLAS_SKINNY_ROW("128x1x32", Tall1), PYBLAS_SKINNY_ROW("256x4x16", Tall4),
-    PYBLAS_SKINNY_ROW("256x16x16", Tall16),
+    PYBLAS_SKINNY_ROW("32x1x256", Tile1),   PYBLAS_SKINNY_ROW("32x4x256", Tile4),
+    PYBLAS_SKINNY_ROW("32x8x256", Tile8),   PYBLAS_SKINNY_ROW("64x16x128", Tile16),
+    PYBLAS_SKINNY_ROW("128x1x32", Tall1),   PYBLAS_SKINNY_ROW("256x4x16", Tall4),
+    PYBLAS_SKINNY_ROW("256x16x16", Tall16), PYBLAS_DIRECT_ROW("64x4x256", Direct4),
 };
+#undef PYBLAS_DIRECT_ROW
 #undef PYBLAS_SKINNY_ROW
+#undef PYBLAS_SKINNY_ROW_OF
 
 } // namespace
 

@@ -39,6 +39,7 @@ struct SliceTile {
     static constexpr int kTeamK = BK / kTeams, kTeamGroups = kGroups / kTeams;
     static constexpr int kRowS = kTeamK + 4; // an odd number of quads: neighbours lie in other banks
     static constexpr int kSumRow = BX + 4;
+    static constexpr bool kAddsRanges = false; // a second kernel does
     static constexpr int kSums = kGroups / kWarpGroups;
     static constexpr int kSumFloats = kSums * BS * kSumRow;
     static constexpr int kTeamFloats =
@@ -48,6 +49,8 @@ struct SliceTile {
     static_assert(kGroups >= 1 && kTeamGroups >= 1, "all outputs have a thread");
     static_assert(!WarpsWalk || 32 % kLanes == 0, "a warp has all outputs");
 
+    // Of k, of which the large operand is asked for at once.
+    static constexpr int early_depth(int ring) { return (ring - 1) * BK; }
     // For a walk of that many stages.
     static constexpr int shared_bytes(int ring, int64_t stages) {
         return 4 * std::max(kSumFloats, kStageFloats * static_cast<int>(std::min<int64_t>(stages, ring)));
@@ -69,7 +72,8 @@ struct Slices {
     int ring;        // stages in shared memory, 2 to kLongestRing
     int early_depth; // of k; that much of the large operand is asked for before the kernel ahead has ended
     int64_t blocks;
-    Partials partials; // used if there are several ranges
+    Partials partials;  // used if there are several ranges
+    uint32_t *arrivals; // of each tile's ranges: the block that ends last adds their sums; null: a second kernel does
 };
 
 // A stage of one operand, asked for by all threads of a team: Columns stored columns of Length floats, in units of
@@ -141,6 +145,24 @@ __device__ __forceinline__ void copy_columns(const float *source, int64_t ld, in
     }
 }
 
+// A stage of the small operand: Columns of its x, K of k. place(l, s) is where k = l of column s goes.
+template <int Columns, int K, int Threads, bool ContiguousS, class Place>
+__device__ __forceinline__ void copy_small(const float *source, int64_t ld, bool contiguous_k, bool wide, int s_left,
+                                           int k, bool whole, int thread, Place place) {
+    const auto turned = [&](int s, int l) { return place(l, s); };
+    if constexpr (ContiguousS) {
+        if (wide)
+            copy_columns<4, Columns, K, Threads>(source, ld, s_left, k, whole, thread, turned);
+        else
+            copy_columns<1, Columns, K, Threads>(source, ld, s_left, k, whole, thread, turned);
+    } else if (wide)
+        copy_columns<4, K, Columns, Threads>(source, ld, k, s_left, whole, thread, place);
+    else if (contiguous_k)
+        copy_columns<1, K, Columns, Threads>(source, ld, k, s_left, whole, thread, place);
+    else
+        copy_columns<1, Columns, K, Threads>(source, ld, s_left, k, whole, thread, turned);
+}
+
 // Until all but this many of the thread's groups of copies have arrived.
 __device__ __forceinline__ void wait_until(int pending) {
     switch (pending) {
@@ -161,6 +183,141 @@ __device__ __forceinline__ void wait_until(int pending) {
     }
 }
 
+// Which part of the product a block has.
+template <class Tile>
+struct SlicePlace {
+    bool exists;
+    int range;
+    int64_t batch, tile, x0, s0, k_begin;
+    int x_left, s_left;
+
+    __device__ __forceinline__ explicit SlicePlace(const Slices &cut) {
+        const int64_t block = block_number();
+        exists = block < cut.blocks;
+        const int64_t rest = block / cut.tiles_x;
+        x0 = (block - rest * cut.tiles_x) * Tile::BX;
+        const int64_t above = rest / cut.tiles_s;
+        s0 = (rest - above * cut.tiles_s) * Tile::BS;
+        batch = above / cut.ranges;
+        range = static_cast<int>(above - batch * cut.ranges);
+        k_begin = range * cut.range;
+        tile = block - (above - batch) * cut.tiles_s * cut.tiles_x;
+        x_left = part(cut.extent_x - x0, Tile::BX), s_left = part(cut.extent_s - s0, Tile::BS);
+    }
+};
+
+// Asks for the first of the large operand to be in the L2.
+template <class Tile, bool ContiguousX>
+__device__ __forceinline__ void ask_early(const Problem &problem, const Slices &cut, const SlicePlace<Tile> &place) {
+    if (cut.early_depth > 0 && place.exists) {
+        const View view = cut.x_is_rows ? view_a(problem, place.batch) : view_b(problem, place.batch);
+        const int deep = part(problem.k - place.k_begin, cut.early_depth);
+        prefetch_columns(view.at(place.x0, place.k_begin), ContiguousX ? view.step_k : view.step_x,
+                         ContiguousX ? place.x_left : deep, ContiguousX ? deep : place.x_left,
+                         static_cast<int>(threadIdx.x), Tile::kThreads);
+    }
+}
+
+// A tile's outputs as rows and columns of C, walked down the columns: four rows at once where address, ld and edge
+// allow.
+template <class Tile, int Threads>
+struct SliceOutputs {
+    int rows, columns, rows_left, columns_left;
+    int64_t first_row, first_column;
+
+    __device__ __forceinline__ SliceOutputs(const Slices &cut, const SlicePlace<Tile> &place)
+        : rows(cut.x_is_rows ? Tile::BX : Tile::BS), columns(cut.x_is_rows ? Tile::BS : Tile::BX),
+          rows_left(cut.x_is_rows ? place.x_left : place.s_left),
+          columns_left(cut.x_is_rows ? place.s_left : place.x_left), first_row(cut.x_is_rows ? place.x0 : place.s0),
+          first_column(cut.x_is_rows ? place.s0 : place.x0) {}
+
+    __device__ __forceinline__ bool wide(const float *corner, int64_t ld) const {
+        return rows % 4 == 0 && rows_left % 4 == 0 && ld % 4 == 0 && reinterpret_cast<uintptr_t>(corner) % 16 == 0;
+    }
+    template <class Visit>
+    __device__ __forceinline__ void visit(int width, Visit visit) const {
+        for (int number = static_cast<int>(threadIdx.x); number < rows * columns / width; number += Threads) {
+            const int row = number % (rows / width) * width, column = number / (rows / width);
+            if (row < rows_left && column < columns_left)
+                visit(row, column);
+        }
+    }
+};
+
+// All threads of the block, wherever they come from.
+__device__ __forceinline__ void meet() {
+    __syncthreads();
+}
+
+// Adds up the Sums that a block has of each output, [sum][s][x] in rows of kSumRow, and stores them: in C, or where the
+// range's partial sums are. The last one to store adds those. Threads of the block are here; where cut says so, the
+// others come to two barriers.
+template <class Tile, int Sums, int Threads>
+__device__ __forceinline__ void store_sums(const Problem &problem, const Slices &cut, const SlicePlace<Tile> &place,
+                                           float *smem) {
+    const SliceOutputs<Tile, Threads> outputs(cut, place);
+    const bool split = cut.ranges > 1;
+    float *const partials = cut.partials.data + place.batch * cut.partials.matrix() + outputs.first_row +
+                            outputs.first_column * cut.partials.ld;
+    float *const c = problem.c.matrix(place.batch) + outputs.first_row + outputs.first_column * problem.c.ld;
+    float *const corner = split ? partials + place.range * cut.partials.range() : c;
+    const int64_t ld = split ? cut.partials.ld : problem.c.ld;
+    const auto total = [&](int x, int s) {
+        float sum = smem[s * Tile::kSumRow + x];
+#pragma unroll 8
+        for (int other = 1; other < Sums; ++other)
+            sum += smem[(other * Tile::BS + s) * Tile::kSumRow + x];
+        return sum;
+    };
+    const Epilogue epilogue(problem); // read again: fewer registers while k is walked
+    const bool wide = outputs.wide(corner, ld);
+    outputs.visit(wide ? 4 : 1, [&](int row, int column) {
+        float *const target = corner + row + column * ld;
+        const auto sum = [&](int i) { return cut.x_is_rows ? total(row + i, column) : total(column, row + i); };
+        if (wide) {
+            const float4 sums{sum(0), sum(1), sum(2), sum(3)};
+            if (split)
+                *reinterpret_cast<float4 *>(target) = sums;
+            else
+                epilogue.store4(target, sums);
+        } else if (split) {
+            *target = sum(0);
+        } else {
+            epilogue.store(target, sum(0));
+        }
+    });
+    if constexpr (Tile::kAddsRanges) {
+        if (!split || !cut.arrivals)
+            return;
+        meet();
+        if (threadIdx.x == 0)
+            smem[0] = ptx::arrive(cut.arrivals + place.tile, static_cast<uint32_t>(cut.ranges - 1)) ? 1.0f : 0.0f;
+        meet();
+        if (smem[0] == 0.0f)
+            return;
+        const bool wide_c = outputs.wide(c, problem.c.ld);
+        outputs.visit(wide_c ? 4 : 1, [&](int row, int column) {
+            const float *piece = partials + row + column * cut.partials.ld;
+            float *const target = c + row + column * problem.c.ld;
+            if (wide_c) {
+                float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 4
+                for (int range = 0; range < cut.ranges; ++range, piece += cut.partials.range()) {
+                    const float4 four = *reinterpret_cast<const float4 *>(piece);
+                    sum = float4{sum.x + four.x, sum.y + four.y, sum.z + four.z, sum.w + four.w};
+                }
+                epilogue.store4(target, sum);
+            } else {
+                float sum = 0.0f;
+#pragma unroll 4
+                for (int range = 0; range < cut.ranges; ++range, piece += cut.partials.range())
+                    sum += *piece;
+                epilogue.store(target, sum);
+            }
+        });
+    }
+}
+
 // ContiguousX and ContiguousS: in global memory, neighbours along that side lie together; otherwise those along k. Only
 // tiles with quads of s have the second form; s of the others is copied one by one.
 template <class Tile, bool ContiguousX, bool ContiguousS>
@@ -170,48 +327,26 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     constexpr int kStageFloats = Tile::kStageFloats;
 
     // place
-    const int64_t block = block_number();
-    const bool exists = block < cut.blocks;
-    int64_t rest = block / cut.tiles_x;
-    const int64_t x0 = (block - rest * cut.tiles_x) * Tile::BX;
-    const int64_t above = rest / cut.tiles_s;
-    const int64_t s0 = (rest - above * cut.tiles_s) * Tile::BS;
-    rest = above / cut.ranges;
-    const int range = static_cast<int>(above - rest * cut.ranges);
-    const int64_t batch = rest;
-    const int x_left = part(cut.extent_x - x0, Tile::BX), s_left = part(cut.extent_s - s0, Tile::BS);
+    const SlicePlace<Tile> place(cut);
     const int thread = static_cast<int>(threadIdx.x);
     const int lane_x = thread % Tile::kLanesX, lane_s = thread / Tile::kLanesX % Tile::kLanesS;
     const int group = thread / Tile::kLanes;
     const int team = Tile::kTeams > 1 ? thread / Tile::kTeamThreads : 0;
     const int member = thread - team * Tile::kTeamThreads;
-    const int64_t k_begin = range * cut.range;
-    if (cut.early_depth > 0 && exists) {
-        const View view = cut.x_is_rows ? view_a(problem, batch) : view_b(problem, batch);
-        const int deep = part(problem.k - k_begin, cut.early_depth);
-        prefetch_columns(view.at(x0, k_begin), ContiguousX ? view.step_k : view.step_x, ContiguousX ? x_left : deep,
-                         ContiguousX ? deep : x_left, thread, Tile::kThreads);
-    }
+    ask_early<Tile, ContiguousX>(problem, cut, place);
     ptx::wait_for_predecessors();
     const Epilogue scalars(problem);
-    if (!exists || scalars.idle())
+    if (!place.exists || scalars.idle())
         return;
     float *const smem = reinterpret_cast<float *>(dynamic_shared());
 
-    // Where the block's sums go: C, or its range's partial sums.
-    const bool split = cut.ranges > 1;
-    float *const target = split ? cut.partials.data + range * cut.partials.range() + batch * cut.partials.matrix()
-                                : problem.c.matrix(batch);
-    const int64_t ld = split ? cut.partials.ld : problem.c.ld;
-    float *const corner = target + (cut.x_is_rows ? x0 + s0 * ld : s0 + x0 * ld);
-
     float acc[Tile::TS][Tile::TX] = {};
-    int64_t k_left = min(scalars.depth() - k_begin, cut.range) - team * Tile::kTeamK; // not yet asked for
+    int64_t k_left = min(scalars.depth() - place.k_begin, cut.range) - team * Tile::kTeamK; // not yet asked for
     if (k_left > 0) {
-        const View a = view_a(problem, batch), b = view_b(problem, batch);
+        const View a = view_a(problem, place.batch), b = view_b(problem, place.batch);
         const View view_x = cut.x_is_rows ? a : b, view_s = cut.x_is_rows ? b : a;
-        const int64_t k_first = k_begin + team * Tile::kTeamK;
-        const float *source_x = view_x.at(x0, k_first), *source_s = view_s.at(s0, k_first);
+        const int64_t k_first = place.k_begin + team * Tile::kTeamK;
+        const float *source_x = view_x.at(place.x0, k_first), *source_s = view_s.at(place.s0, k_first);
         const bool contiguous_k = !ContiguousS && view_s.step_k == 1; // in s
         const int64_t ld_x = ContiguousX ? view_x.step_k : view_x.step_x;
         const int64_t ld_s = contiguous_k ? view_s.step_x : view_s.step_k;
@@ -220,6 +355,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         };
         const bool wide_x = aligned(source_x, ld_x), wide_s = (ContiguousS || contiguous_k) && aligned(source_s, ld_s);
 
+        const int x_left = place.x_left, s_left = place.s_left;
         const auto load = [&](float *stage) {
             if (k_left > 0) {
                 const int k = part(k_left, Tile::kTeamK);
@@ -234,24 +370,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                     copy_columns<1, kTileX.length(), kTileX.columns(), Tile::kTeamThreads>(
                         source_x, ld_x, length_x, columns_x, whole_x, member, place_x);
                 float *const stage_s = stage + kTileX.floats();
-                const auto place_s = [&](int l, int s) { return stage_s + s * Tile::kRowS + l; };
-                if constexpr (ContiguousS) {
-                    const auto place = [&](int s, int l) { return stage_s + l * Tile::BS + s; };
-                    if (wide_s)
-                        copy_columns<4, Tile::BS, Tile::kTeamK, Tile::kTeamThreads>(source_s, ld_s, s_left, k, whole_s,
-                                                                                    member, place);
-                    else
-                        copy_columns<1, Tile::BS, Tile::kTeamK, Tile::kTeamThreads>(source_s, ld_s, s_left, k, whole_s,
-                                                                                    member, place);
-                } else if (wide_s)
-                    copy_columns<4, Tile::kTeamK, Tile::BS, Tile::kTeamThreads>(source_s, ld_s, k, s_left, whole_s,
-                                                                                member, place_s);
-                else if (contiguous_k)
-                    copy_columns<1, Tile::kTeamK, Tile::BS, Tile::kTeamThreads>(source_s, ld_s, k, s_left, whole_s,
-                                                                                member, place_s);
-                else
-                    copy_columns<1, Tile::BS, Tile::kTeamK, Tile::kTeamThreads>(
-                        source_s, ld_s, s_left, k, whole_s, member, [&](int s, int l) { return place_s(l, s); });
+                copy_small<Tile::BS, Tile::kTeamK, Tile::kTeamThreads, ContiguousS>(
+                    source_s, ld_s, contiguous_k, wide_s, s_left, k, whole_s, member,
+                    [&](int l, int s) { return stage_s + (ContiguousS ? l * Tile::BS + s : s * Tile::kRowS + l); });
                 source_x += Tile::BK * (ContiguousX ? ld_x : 1);
                 source_s += Tile::BK * (contiguous_k ? 1 : ld_s);
                 k_left -= Tile::BK;
@@ -338,38 +459,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         }
     __syncthreads();
 
-    // store: down C's columns, four rows at once where address, ld and edge allow
-    const auto total = [&](int x, int s) {
-        float sum = smem[s * Tile::kSumRow + x];
-#pragma unroll 8
-        for (int other = 1; other < Tile::kSums; ++other)
-            sum += smem[(other * Tile::BS + s) * Tile::kSumRow + x];
-        return sum;
-    };
-    const Epilogue epilogue(problem); // read again: fewer registers while k is walked
-    const int rows = cut.x_is_rows ? Tile::BX : Tile::BS, columns = cut.x_is_rows ? Tile::BS : Tile::BX;
-    const int rows_left = cut.x_is_rows ? x_left : s_left, columns_left = cut.x_is_rows ? s_left : x_left;
-    const bool wide =
-        rows % 4 == 0 && rows_left % 4 == 0 && ld % 4 == 0 && reinterpret_cast<uintptr_t>(corner) % 16 == 0;
-    const int width = wide ? 4 : 1;
-    for (int number = thread; number < rows * columns / width; number += Tile::kThreads) {
-        const int row = number % (rows / width) * width, column = number / (rows / width);
-        if (row >= rows_left || column >= columns_left)
-            continue;
-        float *const c = corner + row + column * ld;
-        const auto sum = [&](int i) { return cut.x_is_rows ? total(row + i, column) : total(column, row + i); };
-        if (wide) {
-            const float4 sums{sum(0), sum(1), sum(2), sum(3)};
-            if (split)
-                *reinterpret_cast<float4 *>(c) = sums;
-            else
-                epilogue.store4(c, sums);
-        } else if (split) {
-            *c = sum(0);
-        } else {
-            epilogue.store(c, sum(0));
-        }
-    }
+    // store
+    store_sums<Tile, Tile::kSums, Tile::kThreads>(problem, cut, place, smem);
 }
 
 // What a tile reaches, measured: by this, ranges are chosen. What a product takes is predicted by Rates.
@@ -377,6 +468,10 @@ struct SliceRate {
     double bandwidth, flops; // shares of the device's
     double block;            // seconds before and after a walk that nothing hides
 };
+
+// Before and after the last block of a tile adds what the ranges have left.
+constexpr double kLastBlockSeconds = 1e-6;
+constexpr int kMostRangesInBlock = 32; // beyond that, a second kernel is quicker
 
 // A product as tiles of C and stages of k, and the seconds that a number of ranges takes. Asked often on the way of
 // every call, so what does not depend on the ranges is kept.
@@ -394,19 +489,25 @@ public:
         const double flops = 2.0 * Tile::BX * Tile::BS * Tile::BK;
         stage_ = std::max(bytes * share, flops * processors_ / (rate.flops * device.fp32_flops));
         block_ = 4.0 * Tile::BX * Tile::BS * share + rate.block;
-        sum_start_ = second_kernel_seconds(device);
+        sum_start_ = Tile::kAddsRanges ? kLastBlockSeconds : second_kernel_seconds(device);
         sum_ = 4.0 * static_cast<double>(problem.m) * static_cast<double>(problem.n) *
                static_cast<double>(problem.batch) / device.bandwidth;
     }
 
-    // On the multiprocessor that has the most blocks, and in the second kernel.
+    // On the multiprocessor that has the most blocks, and in what adds the ranges.
     double seconds(int64_t ranges) const {
         const int64_t blocks = tiles * ranges, whole = (blocks + processors_ - 1) / processors_;
         // Warps that walk by themselves wait for bytes only: blocks of a last round that is not full share them.
         const bool shares = Tile::kTeams > 1 && blocks > processors_;
-        const double rounds =
+        double rounds =
             shares ? static_cast<double>(blocks) / static_cast<double>(processors_) : static_cast<double>(whole);
-        const double walk = static_cast<double>((stages + ranges - 1) / ranges) * stage_;
+        double walk = static_cast<double>((stages + ranges - 1) / ranges) * stage_;
+        if (Tile::kAddsRanges) {
+            // What a block has under way decides its pace, alone or not.
+            const int64_t slots = Tile::kResident * processors_;
+            rounds = static_cast<double>((blocks + slots - 1) / slots);
+            walk *= Tile::kResident;
+        }
         const double all = rounds * (walk + block_);
         return ranges == 1 ? all : all + sum_start_ + static_cast<double>(ranges) * sum_;
     }
@@ -423,7 +524,8 @@ template <class Tile>
 int64_t best_ranges(const Walk<Tile> &walk, int64_t k, const Device &device) {
     const int64_t longest = std::max<int64_t>(1, int64_t{k > 16384 ? 1024 : 256} * Tile::kGroups / Tile::BK);
     const int64_t least = (walk.stages + longest - 1) / longest;
-    const int64_t full = walk.stages / (Tile::kTeams > 1 ? 2 : 4); // a range is worth its start
+    constexpr int kWorth = Tile::kAddsRanges ? std::max(1, 256 / Tile::BK) : Tile::kTeams > 1 ? 2 : 4;
+    const int64_t full = walk.stages / kWorth; // a range is worth its start
     int64_t best = least;
     double seconds = walk.seconds(least);
     const auto consider = [&](int64_t ranges) {
@@ -457,13 +559,14 @@ Slices cut(const Problem &problem, const Device &device, bool x_is_rows, const S
     slices.ranges = static_cast<int>((walk.stages + each - 1) / each);
     slices.blocks = walk.tiles * slices.ranges;
     slices.partials = Partials::of(problem, slices.ranges, workspace);
+    slices.arrivals = nullptr;
     // A ring as long as shared memory allows; each block keeps 1 KB for itself.
     const int neighbours = slices.blocks > device.multiprocessors ? Tile::kResident : 1;
     const int fit = ((device.shared_per_block + 1024) / neighbours - 1024) / (4 * Tile::kStageFloats);
     slices.ring = std::max(2, std::min(Tile::kRing, fit));
     // What the kernel ahead writes, the L2 holds. Addresses must be sure to be right: host's pointers that are read.
     const bool known = !problem.a.array && problem.alpha.known() && problem.alpha.value != 0.0f;
-    slices.early_depth = device.starts_early && known ? (slices.ring - 1) * Tile::BK : 0;
+    slices.early_depth = device.starts_early && known ? Tile::early_depth(slices.ring) : 0;
     return slices;
 }
 
@@ -473,21 +576,42 @@ const char *slices_refuses(const Device &device) {
                                                               : nullptr;
 }
 
+// Whether the blocks themselves add the ranges.
+template <class Tile>
+bool counts_arrivals(const Slices &slices) {
+    const int64_t tiles = slices.blocks / slices.ranges;
+    return Tile::kAddsRanges && slices.ranges > 1 && slices.ranges <= kMostRangesInBlock && tiles <= kZeros;
+}
+
+// Counters lie behind the partial sums where the workspace has no zeros.
 template <class Tile>
 size_t slices_workspace(const Problem &problem, const Device &device, bool x_is_rows, const SliceRate &rate) {
     const Slices slices = cut<Tile>(problem, device, x_is_rows, rate, nullptr);
-    return slices.ranges == 1 ? 0 : slices.partials.bytes();
+    return slices.ranges == 1 ? 0 : slices.partials.bytes() + (counts_arrivals<Tile>(slices) ? kZeros * 4 : 0);
 }
 
 template <class Tile>
+struct SliceKernels {
+    template <bool ContiguousX, bool ContiguousS>
+    static constexpr auto *kernel = slices<Tile, ContiguousX, ContiguousS>;
+};
+
+template <class Tile, class Kernels = SliceKernels<Tile>>
 Status launch_slices(const Problem &problem, const Launch &launch_on, bool x_is_rows, const SliceRate &rate) {
     const Device &device = *launch_on.device;
-    const Slices slices = cut<Tile>(problem, device, x_is_rows, rate, launch_on.workspace);
+    Slices slices = cut<Tile>(problem, device, x_is_rows, rate, launch_on.workspace);
+    if (counts_arrivals<Tile>(slices)) {
+        slices.arrivals = launch_on.zeros;
+        if (!slices.arrivals) {
+            slices.arrivals = reinterpret_cast<uint32_t *>(slices.partials.data) + slices.partials.bytes() / 4;
+            PYBLAS_TRY(clear(slices.arrivals, slices.blocks / slices.ranges, launch_on.stream));
+        }
+    }
     const int bytes = Tile::shared_bytes(slices.ring, slices.range / Tile::BK);
     const Grid grid{slices.blocks, Tile::kThreads, bytes, launch_on.stream, device.starts_early};
     const bool rows_contiguous = problem.transa == Op::N, columns_contiguous = problem.transb == Op::T;
     const auto start = [&](auto contiguous_x, auto contiguous_s) {
-        constexpr auto *kernel = pyblas::slices<Tile, contiguous_x.value, contiguous_s.value>;
+        constexpr auto *kernel = Kernels::template kernel<contiguous_x.value, contiguous_s.value>;
         PYBLAS_TRY((allow_shared<kernel>(device.shared_per_block)));
         return launch<kernel>(grid, problem, slices);
     };
@@ -498,7 +622,7 @@ Status launch_slices(const Problem &problem, const Launch &launch_on, bool x_is_
     };
     const bool contiguous_s = Tile::kQuadsOfS && (x_is_rows ? columns_contiguous : rows_contiguous);
     PYBLAS_TRY(contiguous_s ? start_for_x(std::bool_constant<Tile::kQuadsOfS>()) : start_for_x(std::false_type()));
-    return slices.ranges == 1 ? kSuccess : add_partials(problem, slices.partials, launch_on);
+    return slices.ranges == 1 || slices.arrivals ? kSuccess : add_partials(problem, slices.partials, launch_on);
 }
 
 template <class Tile>

@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "../device/launch.cuh"
+#include "../device/partials.cuh"
 #include "cut_tiles.hpp"
 
 namespace pyblas {
@@ -190,12 +191,6 @@ __global__ void __launch_bounds__(kSumThreads)
             epilogue.store(c + down, sum[down]);
 }
 
-// Clears the counters where the workspace has no zeros.
-__global__ void clear_arrivals(uint32_t *arrivals, int64_t count) {
-    for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
-        arrivals[i] = 0;
-}
-
 // Whether any piece is long enough.
 template <class Tile>
 bool piece_folds(const Problem &problem, const CutTiles &cut) {
@@ -233,7 +228,7 @@ Status start_shares(const Problem &problem, const Launch &launch_on, const CutTi
     if (bytes > kSharedWithoutOptIn)
         PYBLAS_TRY((allow_shared<stream_k<Tile, ContiguousM, ContiguousN>>(Parts::bytes(true))));
     if (cut.cut && !launch_on.zeros)
-        PYBLAS_TRY(launch<clear_arrivals>({1, 256, 0, launch_on.stream}, stream.arrivals, stream.cut));
+        PYBLAS_TRY(clear(stream.arrivals, stream.cut, launch_on.stream));
     return launch<stream_k<Tile, ContiguousM, ContiguousN>>({cut.blocks, Tile::kThreads, bytes, launch_on.stream},
                                                             problem, stream);
 }

@@ -128,6 +128,10 @@ inline void multiply_tf32(float (&sums)[4], const uint32_t (&rows)[4], const uin
     }
 }
 
+__attribute__((always_inline)) inline float4 load_once(const float *global) {
+    return *reinterpret_cast<const float4 *>(global);
+}
+
 inline void prefetch(const float *) {}
 
 __attribute__((always_inline)) inline bool arrive(uint32_t *counter, uint32_t others) {
