@@ -196,6 +196,8 @@ __device__ __forceinline__ void leave_sums(const OwnPlace<Tile, ContiguousX> &mi
     }
 }
 
+// ---- a thread loads what it multiplies -----------------------------------------------------------------------------
+
 template <class Own, int Resident_, int Ring_>
 struct DirectTile : Own {
     static constexpr int kThreads = Own::kMultipliers, kResident = Resident_, kRing = Ring_;
@@ -285,6 +287,23 @@ public:
         copy_small<Tile::BS, Tile::BK, Threads, ContiguousS>(
             source_, ld_, contiguous_k_, wide_, s_left_, k_left, k_left == Tile::BK && s_left_ == Tile::BS, thread_,
             [&](int l, int s) { return stage + Layout::template at<ContiguousS>(l, s); });
+        source_ += Tile::BK * (contiguous_k_ ? 1 : ld_);
+    }
+
+    // The same, where columns that are not there need no zeros.
+    __device__ __forceinline__ void next_there(float *stage, int k_left) {
+        if (!wide_ || k_left != Tile::BK || (ContiguousS && s_left_ % 4 != 0))
+            return next(stage, k_left);
+        constexpr int kQuads = Tile::BS * Tile::BK / 4;
+#pragma unroll
+        for (int first = 0; first < kQuads; first += Threads) {
+            const int quad = first + thread_;
+            const int s = ContiguousS ? quad % (Tile::BS / 4) * 4 : quad / (Tile::BK / 4);
+            const int k = ContiguousS ? quad / (Tile::BS / 4) : quad % (Tile::BK / 4) * 4;
+            if (s < s_left_ && (kQuads % Threads == 0 || quad < kQuads))
+                ptx::copy_async<16>(stage + Layout::template at<ContiguousS>(k, s),
+                                    source_ + (ContiguousS ? k * ld_ + s : s * ld_ + k), true);
+        }
         source_ += Tile::BK * (contiguous_k_ ? 1 : ld_);
     }
 
@@ -378,6 +397,235 @@ template <class Tile>
 struct DirectKernels {
     template <bool ContiguousX, bool ContiguousS>
     static constexpr auto *kernel = direct<Tile, ContiguousX, ContiguousS>;
+};
+
+// ---- warps of their own load ---------------------------------------------------------------------------------------
+
+constexpr int kFeeders = 128;
+
+// Eight warps multiply, four bring both operands: the large one where its only reader, or the few that have the same x
+// and k, find it; BK of both to a slot.
+template <class Own, int Ring_>
+struct FedTile : Own {
+    static constexpr int kThreads = Own::kMultipliers + kFeeders, kResident = 1, kRing = Ring_;
+    static constexpr int kReaders = Own::kMultipliers / (Own::kWarpsS * Own::kLanesS); // with different x or k
+    static constexpr int kSteps = Own::BK / Own::kStep, kLargeFloats = kSteps * Own::TX * kReaders * 4;
+    static constexpr int kStageFloats = kLargeFloats + Own::kSmallFloats;
+    static constexpr int kBarrierFloats = 4 * Ring_; // two to each slot
+    static_assert(Own::kMultipliers == 256, "two groups of four warps");
+
+    static constexpr int early_depth(int) { return 2 * Own::kStep; }
+    static constexpr int shared_bytes(int, int64_t) {
+        return 4 * (kBarrierFloats + std::max(Own::kSumFloats, kStageFloats * kRing));
+    }
+};
+
+// The large operand's stages: quad i of reader r in step t lies at ((t * TX + i) * kReaders + r) * 4. The copies are
+// those that the readers' own loads would be, four of them in eight neighbouring threads' lines.
+template <class Tile, bool ContiguousX>
+class FedStream {
+public:
+    using Layout = typename Tile::template Layout<ContiguousX>;
+    using Place = OwnPlace<Tile, ContiguousX>;
+
+    // Which reader a multiplying thread is.
+    static __device__ __forceinline__ int reader(int thread) {
+        constexpr int kSide = Layout::kWarpsX * Tile::kWarpsS;
+        const int warp = thread / 32, lane = thread % 32;
+        constexpr int kLanes = 32 / Tile::kLanesS; // of a warp, with the same s
+        const int inside =
+            ContiguousX ? lane % Layout::kAcross + lane / Layout::kOutputLanes * Layout::kAcross : lane % kLanes;
+        return inside + kLanes * (warp % Layout::kWarpsX + Layout::kWarpsX * (warp / kSide));
+    }
+
+    __device__ __forceinline__ FedStream(const View &view, int64_t x0, int64_t k0, int x_left, int thread)
+        : ld_(ContiguousX ? view.step_k : view.step_x),
+          aligned_(reinterpret_cast<uintptr_t>(view.at(x0, k0)) % 16 == 0 && ld_ % 4 == 0),
+          whole_(aligned_ && x_left == Tile::BX), thread_(thread) {
+        const Unit first(thread);
+        source_ = view.at(x0 + first.x, k0 + first.k);
+        x_left_ = x_left - first.x;
+        k_ = first.k;
+    }
+
+    __device__ __forceinline__ void next(float *stage, int k_left) {
+        constexpr int kAll = Tile::kSteps * Tile::TX * Tile::kReaders;
+        static_assert(kAll % kFeeders == 0, "feeders tile the stage");
+        float *const target = stage + 4 * thread_;
+        if (whole_ && k_left == Tile::BK) {
+#pragma unroll
+            for (int number = 0; number < kAll; number += kFeeders)
+                ptx::copy_async<16>(target + 4 * number,
+                                    source_ + step_x(number) * (ContiguousX ? 1 : ld_) +
+                                        step_k(number) * (ContiguousX ? ld_ : 1),
+                                    true);
+        } else {
+            const int k_inside = k_left - k_;
+#pragma unroll 1
+            for (int number = 0; number < kAll; number += kFeeders) {
+                const int x = step_x(number), k = step_k(number);
+                const float *const from = source_ + (ContiguousX ? x + k * ld_ : x * ld_ + k);
+                const int inside = ContiguousX ? k_inside > k ? x_left_ - x : 0 : x_left_ > x ? k_inside - k : 0;
+                if (aligned_ && (inside <= 0 || inside >= 4)) {
+                    ptx::copy_async<16>(target + 4 * number, from, inside > 0);
+                } else {
+#pragma unroll 1
+                    for (int part = 0; part < 4; ++part)
+                        ptx::copy_async<4>(target + 4 * number + part, from + part, inside > part);
+                }
+            }
+        }
+        source_ += ContiguousX ? Tile::BK * ld_ : Tile::BK;
+    }
+
+private:
+    // A quad's first element in the stage. Those of one feeder, kFeeders apart, are a constant apart.
+    struct Unit {
+        int x, k;
+        PYBLAS_HOST_DEVICE constexpr explicit Unit(int number) : x(0), k(0) {
+            const int reader = number % Tile::kReaders, i = number / Tile::kReaders % Tile::TX;
+            const int step = number / (Tile::kReaders * Tile::TX);
+            constexpr int kLanes = 32 / Tile::kLanesS;
+            const int inside = reader % kLanes, warp = reader / kLanes;
+            const int lane_x = ContiguousX ? inside % Layout::kAcross : inside / Layout::kLanesK;
+            const int lane_k = ContiguousX ? inside / Layout::kAcross : inside % Layout::kLanesK;
+            x = warp % Layout::kWarpsX * (Tile::TX * Layout::kAcross) + lane_x * (ContiguousX ? 4 : 1) +
+                (ContiguousX ? i % (Tile::TX / 4) * Layout::kAcross * 4 : i * Layout::kAcross);
+            k = step * Tile::kStep + 4 * (lane_k + Layout::kLanesK * (warp / Layout::kWarpsX)) +
+                (ContiguousX ? i / (Tile::TX / 4) : 0);
+        }
+    };
+    static PYBLAS_HOST_DEVICE constexpr int step_x(int number) { return Unit(number).x - Unit(0).x; }
+    static PYBLAS_HOST_DEVICE constexpr int step_k(int number) { return Unit(number).k - Unit(0).k; }
+    static constexpr bool constant_apart() {
+        for (int thread = 0; thread < kFeeders; ++thread)
+            for (int number = 0; number < Tile::kSteps * Tile::TX * Tile::kReaders; number += kFeeders)
+                if (Unit(thread + number).x != Unit(thread).x + step_x(number) ||
+                    Unit(thread + number).k != Unit(thread).k + step_k(number))
+                    return false;
+        return true;
+    }
+
+    const float *source_; // of the feeder's first quad of the next stage
+    int64_t ld_;
+    bool aligned_, whole_;
+    int thread_, x_left_, k_;
+
+public:
+    static constexpr bool kConstantApart = constant_apart();
+};
+
+template <class Tile, bool ContiguousX, bool ContiguousS>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
+    fed(__grid_constant__ const Problem problem, __grid_constant__ const Slices cut) {
+#if PYBLAS_HAS_WGMMA
+    using Layout = typename Tile::template Layout<ContiguousX>;
+    constexpr int kStageFloats = Tile::kStageFloats, kRing = Tile::kRing;
+    static_assert(FedStream<Tile, ContiguousX>::kConstantApart, "a feeder's quads are a constant apart");
+
+    // place
+    const SlicePlace<Tile> place(cut);
+    const int thread = static_cast<int>(threadIdx.x);
+    ask_early<Tile, ContiguousX>(problem, cut, place);
+    uint64_t *const come = reinterpret_cast<uint64_t *>(dynamic_shared());
+    uint64_t *const left = come + kRing;
+    float *const smem = reinterpret_cast<float *>(dynamic_shared()) + Tile::kBarrierFloats;
+    if (thread == 0) {
+        for (int slot = 0; slot < kRing; ++slot) {
+            ptx::init_barrier(come + slot, kFeeders);
+            ptx::init_barrier(left + slot, Tile::kMultipliers / 32);
+        }
+        ptx::publish_barriers();
+    }
+    // Columns that the small operand does not have are not copied.
+    if (place.s_left < Tile::BS)
+        for (int slot = 0; slot < kRing; ++slot)
+            for (int i = thread; i < Tile::kSmallFloats; i += Tile::kThreads)
+                smem[slot * kStageFloats + Tile::kLargeFloats + i] = 0.0f;
+    __syncthreads();
+    ptx::wait_for_predecessors();
+    const Epilogue scalars(problem);
+    if (!place.exists || scalars.idle())
+        return;
+    const int64_t depth = min(scalars.depth() - place.k_begin, cut.range);
+    int slot = 0;
+    if (thread >= Tile::kMultipliers) {
+        // load
+        ptx::give_registers_back<72>();
+        const int feeder = thread - Tile::kMultipliers;
+        const View a = view_a(problem, place.batch), b = view_b(problem, place.batch);
+        const View view_x = cut.x_is_rows ? a : b, view_s = cut.x_is_rows ? b : a;
+        FedStream<Tile, ContiguousX> large(view_x, place.x0, place.k_begin, place.x_left, feeder);
+        SmallStream<Tile, ContiguousX, ContiguousS, kFeeders> small(view_s, place.s0, place.k_begin, place.s_left,
+                                                                    feeder);
+        uint32_t parity = 1;
+        bool again = false; // the slot has been used
+        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK) {
+            if (again)
+                ptx::wait(left + slot, parity);
+            float *const stage = smem + slot * kStageFloats;
+            const int k = part(k_left, Tile::BK);
+            large.next(stage, k);
+            small.next_there(stage + Tile::kLargeFloats, k);
+            ptx::arrive_after_copies(come + slot);
+            if (++slot == kRing)
+                slot = 0, parity ^= 1, again = true;
+        }
+        ptx::launch_dependents();
+        // The block's barriers of the others.
+        meet();
+        meet();
+        if (cut.ranges > 1 && cut.arrivals) {
+            meet();
+            meet();
+        }
+    } else {
+        // multiply
+        ptx::take_registers<216>();
+        const OwnPlace<Tile, ContiguousX> mine(thread);
+        const int reader = FedStream<Tile, ContiguousX>::reader(thread);
+        const int first_small = Tile::kLargeFloats + mine.template first_small<ContiguousS>();
+        float acc[Tile::TS][Tile::TX] = {};
+        uint32_t parity = 0;
+#pragma unroll 1
+        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK) {
+            ptx::wait(come + slot, parity);
+            const float *const stage = smem + slot * kStageFloats;
+#pragma unroll 1
+            for (int step = 0; step < Tile::kSteps; ++step) {
+                float values[4 * Tile::TX];
+#pragma unroll
+                for (int i = 0; i < Tile::TX; ++i) {
+                    const float4 quad = *reinterpret_cast<const float4 *>(
+                        stage + ((step * Tile::TX + i) * Tile::kReaders + reader) * 4);
+                    values[4 * i] = quad.x, values[4 * i + 1] = quad.y;
+                    values[4 * i + 2] = quad.z, values[4 * i + 3] = quad.w;
+                }
+                multiply_step<Tile, ContiguousX, ContiguousS>(
+                    values, stage + first_small + Layout::template at<ContiguousS>(step * Tile::kStep, 0), acc);
+            }
+
+            // advance
+            __syncwarp();
+            if (thread % 32 == 0)
+                ptx::arrive(left + slot);
+            if (++slot == kRing)
+                slot = 0, parity ^= 1;
+        }
+
+        // add up the groups, and store
+        meet(); // everybody is done with the slots
+        leave_sums<Tile, ContiguousX, ContiguousS>(mine, thread % 32, smem, acc);
+        meet();
+        store_sums<Tile, Layout::kWarpsK, Tile::kMultipliers>(problem, cut, place, smem);
+    }
+#endif
+}
+
+template <class Tile>
+struct FedKernels {
+    template <bool ContiguousX, bool ContiguousS>
+    static constexpr auto *kernel = fed<Tile, ContiguousX, ContiguousS>;
 };
 
 } // namespace pyblas

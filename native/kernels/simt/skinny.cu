@@ -1,5 +1,6 @@
 // skinny: products with few rows or few columns, one vector included. The large operand is read once and decides the
-// time; it runs through shared memory as it lies, whatever its op, or, in 64x4x256, straight to registers.
+// time; it runs through shared memory as it lies, whatever its op, or, in 64x4x256, straight to registers. In the rows
+// 128x.. (direct.cuh) warps of their own bring it, for up to 64 columns; they are for Hopper.
 //
 //          large operand                  a block has BM of its x and a range of k; its threads are quads of x by
 //    k +---+---+---+---+---+--            groups of k, and each holds 4 or 8 times BN sums
@@ -31,8 +32,10 @@ const char *refuses(const Problem &problem, const Device &device) {
 // The large operand's bytes decide; BN = 16 needs most of the issue slots as well.
 template <class Tile>
 constexpr SliceRate rate() {
+    if (Tile::kAddsRanges && Tile::BX == 64)
+        return {0.97, 0.35, 1.5e-6};
     if (Tile::kAddsRanges)
-        return {0.97, 0.35, 0.6e-6};
+        return {0.95, Tile::BS <= 16 ? 0.55 : 0.68, 2.5e-6};
     if (Tile::BX == 256)
         return Tile::BS == 4 ? SliceRate{0.9, 0.45, 0.7e-6} : SliceRate{0.65, 0.35, 0.35e-6};
     if (Tile::BX == 128)
@@ -65,13 +68,19 @@ using Tall16 = SliceTile<256, 16, 16, 4, 4, 256, 3>;
 
 using Direct4 = DirectTile<OwnTile<64, 4, 256, 8, 4, 8, 1, 1, 1, 256>, 2, 4>;
 
-#define PYBLAS_SKINNY_ROW_OF(name, Tile, Kernels)                                                                      \
+using Fed8 = FedTile<OwnTile<128, 8, 64, 8, 8, 16, 4, 1, 1, 256>, 6>;
+using Fed16 = FedTile<OwnTile<128, 16, 64, 8, 16, 16, 4, 1, 1, 256>, 6>;
+using Fed32 = FedTile<OwnTile<128, 32, 32, 8, 16, 16, 4, 1, 2, 256>, 8>;
+using Fed48 = FedTile<OwnTile<128, 48, 32, 8, 12, 16, 8, 1, 4, 256>, 8>;
+using Fed64 = FedTile<OwnTile<128, 64, 32, 8, 16, 16, 8, 1, 4, 256>, 8>;
+
+#define PYBLAS_SKINNY_ROW_OF(name, Tile, sm, needs_90a, Kernels)                                                       \
     {"skinny_" name,                                                                                                   \
      "skinny",                                                                                                         \
      Engine::gpu,                                                                                                      \
      kFp32Modes,                                                                                                       \
-     75,                                                                                                               \
-     false,                                                                                                            \
+     sm,                                                                                                               \
+     needs_90a,                                                                                                        \
      refuses<Tile>,                                                                                                    \
      workspace<Tile>,                                                                                                  \
      nullptr,                                                                                                          \
@@ -79,14 +88,19 @@ using Direct4 = DirectTile<OwnTile<64, 4, 256, 8, 4, 8, 1, 1, 1, 256>, 2, 4>;
      false,                                                                                                            \
      kSliceFootprint<Tile>,                                                                                            \
      work<Tile>}
-#define PYBLAS_SKINNY_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, SliceKernels)
-#define PYBLAS_DIRECT_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, DirectKernels)
+#define PYBLAS_SKINNY_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, 75, false, SliceKernels)
+#define PYBLAS_DIRECT_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, 75, false, DirectKernels)
+#define PYBLAS_FED_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, 90, true, FedKernels)
 constexpr Kernel kRows[] = {
     PYBLAS_SKINNY_ROW("32x1x256", Tile1),   PYBLAS_SKINNY_ROW("32x4x256", Tile4),
     PYBLAS_SKINNY_ROW("32x8x256", Tile8),   PYBLAS_SKINNY_ROW("64x16x128", Tile16),
     PYBLAS_SKINNY_ROW("128x1x32", Tall1),   PYBLAS_SKINNY_ROW("256x4x16", Tall4),
     PYBLAS_SKINNY_ROW("256x16x16", Tall16), PYBLAS_DIRECT_ROW("64x4x256", Direct4),
+    PYBLAS_FED_ROW("128x8x64", Fed8),       PYBLAS_FED_ROW("128x16x64", Fed16),
+    PYBLAS_FED_ROW("128x32x32", Fed32),     PYBLAS_FED_ROW("128x48x32", Fed48),
+    PYBLAS_FED_ROW("128x64x32", Fed64),
 };
+#undef PYBLAS_FED_ROW
 #undef PYBLAS_DIRECT_ROW
 #undef PYBLAS_SKINNY_ROW
 #undef PYBLAS_SKINNY_ROW_OF
