@@ -19,7 +19,7 @@ namespace pyblas {
 #define PYBLAS_SHIPPED_FAMILIES(X)                                                                                     \
     X(warp_tile)                                                                                                       \
     X(producer_tile)                                                                                                   \
-    X(box_tile) X(split_k) X(stream_k) X(skinny) X(small_batch) X(wgmma) X(half_tile) X(half_wgmma)
+    X(box_tile) X(split_k) X(stream_k) X(skinny) X(small_batch) X(wgmma) X(wgmma_skinny) X(half_tile) X(half_wgmma)
 #else
 #define PYBLAS_LADDER_FAMILIES(X)
 #define PYBLAS_SHIPPED_FAMILIES(X)

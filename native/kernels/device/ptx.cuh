@@ -306,6 +306,10 @@ __device__ __forceinline__ bool any_of_threads(int number, bool fact) {
 __device__ __forceinline__ void sync_pair(int number) {
     asm volatile("barrier.sync %0, 256;" ::"r"(number) : "memory");
 }
+// Counts for the other of the two, and waits for nothing.
+__device__ __forceinline__ void arrive_at_pair(int number) {
+    asm volatile("barrier.arrive %0, 256;" ::"r"(number) : "memory");
+}
 __device__ __forceinline__ void arrive(uint64_t *barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
@@ -380,6 +384,14 @@ __device__ __forceinline__ int block_of_cluster() {
     int rank;
     asm("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
     return rank;
+}
+
+// Numbers in registers that a multiply is to read: they are there from here on.
+template <int Steps>
+__device__ __forceinline__ void fence_operand(uint32_t (&a)[Steps][4]) {
+#pragma unroll
+    for (int i = 0; i < Steps * 4; ++i)
+        asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
 }
 
 // acc may be read or written before and is an accumulator from here on.
@@ -490,6 +502,38 @@ __device__ __forceinline__ void multiply(float (&acc)[72], uint64_t a, uint64_t 
                      PYBLAS_F8(acc, 64));
 }
 
+// The same for FP16 and 16 to 128 columns, with a from the registers of the warpgroup.
+#define PYBLAS_WGMMA_REGISTERS(n, registers, a0, a1, a2, a3, b_operand, flag, ...)                                     \
+    asm volatile("{\n"                                                                                                 \
+                 ".reg .pred accumulate;\n"                                                                            \
+                 "setp.ne.b32 accumulate, %" #flag ", 0;\n"                                                            \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" registers "}, {%" #a0 ", %" #a1 ", %" #a2  \
+                 ", %" #a3 "}, %" #b_operand ", accumulate, 1, 1, 0;\n"                                                \
+                 "}"                                                                                                   \
+                 : __VA_ARGS__                                                                                         \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate))
+
+__device__ __forceinline__ void multiply(float (&acc)[8], const uint32_t (&a)[4], uint64_t b, int accumulate) {
+    PYBLAS_WGMMA_REGISTERS(16, PYBLAS_R8(0, 1, 2, 3, 4, 5, 6, 7), 8, 9, 10, 11, 12, 13, PYBLAS_F8(acc, 0));
+}
+
+__device__ __forceinline__ void multiply(float (&acc)[16], const uint32_t (&a)[4], uint64_t b, int accumulate) {
+    PYBLAS_WGMMA_REGISTERS(32, PYBLAS_R8(0, 1, 2, 3, 4, 5, 6, 7) "," PYBLAS_R8(8, 9, 10, 11, 12, 13, 14, 15), 16, 17,
+                           18, 19, 20, 21, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8));
+}
+
+__device__ __forceinline__ void multiply(float (&acc)[32], const uint32_t (&a)[4], uint64_t b, int accumulate) {
+    PYBLAS_WGMMA_REGISTERS(64, PYBLAS_R32A, 32, 33, 34, 35, 36, 37, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8),
+                           PYBLAS_F8(acc, 16), PYBLAS_F8(acc, 24));
+}
+
+__device__ __forceinline__ void multiply(float (&acc)[64], const uint32_t (&a)[4], uint64_t b, int accumulate) {
+    PYBLAS_WGMMA_REGISTERS(128, PYBLAS_R32A "," PYBLAS_R32B, 64, 65, 66, 67, 68, 69, PYBLAS_F8(acc, 0),
+                           PYBLAS_F8(acc, 8), PYBLAS_F8(acc, 16), PYBLAS_F8(acc, 24), PYBLAS_F8(acc, 32),
+                           PYBLAS_F8(acc, 40), PYBLAS_F8(acc, 48), PYBLAS_F8(acc, 56));
+}
+
+#undef PYBLAS_WGMMA_REGISTERS
 #undef PYBLAS_WGMMA
 #undef PYBLAS_R32D
 #undef PYBLAS_R32C

@@ -400,27 +400,12 @@ __global__ void __launch_bounds__(Threads, Resident)
         pack_columns<scheme, Threads, Held, Measured>(source, mine);
 }
 
-// Least magnitudes that fit, as an exponent of two beside the row's. From k = 128 on the bound for each element has
-// room for coarser small elements: twice as coarse for each four times the depth.
-int least_exponent(Scheme scheme, int64_t k) {
-    if (scheme == Scheme::bf16x3)
-        return -110;
-    if (scheme == Scheme::f16x1) // a normal number of the plane, with all of its 11 bits
-        return -14;
-    if (k < 128)
-        return -13;
-    int least = -15;
-    for (int64_t depth = 256; depth <= k && least > -23; depth *= 4)
-        --least;
-    return least;
-}
-
 Source source_of(const Operand &matrix, const Planes &planes, Scheme scheme) {
     Source source = {};
     source.matrix = matrix;
     source.planes = planes;
     source.contiguous_k = !planes.across;
-    source.least_exponent = least_exponent(scheme, planes.depth);
+    source.least_exponent = least_plane_exponent(scheme, planes.depth);
     source.ld = planes.ld(), source.plane = planes.plane(), source.matrix_step = planes.matrix();
     source.slices = planes.slices();
     source.slice_depth = (planes.depth + source.slices - 1) / source.slices;
@@ -468,6 +453,21 @@ void share_columns(Source *source, const Shape &shape, bool measured, int64_t co
 }
 
 } // namespace
+
+// Least magnitudes that fit, as an exponent of two beside the row's. From k = 128 on the bound for each element has
+// room for coarser small elements: twice as coarse for each four times the depth.
+int least_plane_exponent(Scheme scheme, int64_t k) {
+    if (scheme == Scheme::bf16x3)
+        return -110;
+    if (scheme == Scheme::f16x1) // a normal number of the plane, with all of its 11 bits
+        return -14;
+    if (k < 128)
+        return -13;
+    int least = -15;
+    for (int64_t depth = 256; depth <= k && least > -23; depth *= 4)
+        --least;
+    return least;
+}
 
 Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, const Launch &launch_on) {
     if (problem.k == 0 || (problem.alpha.known() && problem.alpha.value == 0.0f))

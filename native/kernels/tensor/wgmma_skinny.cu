@@ -1,0 +1,944 @@
+// wgmma_skinny: one side of C is short, so that packing the large operand would cost more than the product. Only the
+// small operand is packed; the large one is split on its way, in registers, which the multiply reads as well as shared
+// memory.
+//
+//     large, FP32 --copies--> shared memory --> registers: hi, lo --.
+//                                                                    wgmma --> sums of a range of k --> C
+//     small --pack--> planes --copies--> shared memory -------------'
+//
+// Each 64 of k of a row are scaled by themselves, and their sums scaled back where they leave the tensor cores. 128
+// rows of the large operand in a block, two warpgroups that multiply by turns, one that measures rows and one that
+// copies: 512 threads, up to 208 registers and 212 KB. Where tiles are few k is cut into ranges, whose sums a second
+// kernel adds in order. Refuses k below 32, as wgmma does, and sizes beyond 2^30.
+#include "pack.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "../device/epilogue.cuh"
+#include "../device/launch.cuh"
+#include "../device/partials.cuh"
+#include "../device/ptx.cuh"
+#include "fragments.hpp"
+#include "tensor_map.cuh"
+
+namespace pyblas {
+namespace {
+
+constexpr int kRows = 128, kGroups = 2, kGroupRows = kRows / kGroups, kDepth = kPlaneDepth;
+constexpr int kMeasuring = kGroups, kCopying = kGroups + 1; // groups that do not multiply
+constexpr int kThreads = (kCopying + 1) * 128;
+constexpr int kTurnBarrier = 3; // and the next; before them one for each group that multiplies, and the block's
+constexpr double kFlopsWhereMeasured = 128 * 2 * 1.98e9; // of one multiprocessor of the H200
+
+// Of the large operand: chunk maxima in these bounds fit, so that no sum of scaled numbers leaves the range of floats.
+constexpr int kLeastTop = -46, kMostTop = 46;
+
+// BY rows of the small operand beside 128 of the large one.
+template <int BY_, int Stages_>
+struct SkinnyTile {
+    static constexpr int BY = BY_, kStages = Stages_, kSums = BY / 2;
+    static constexpr int kAccumulators = BY <= 64 ? 2 : 1;
+    static constexpr int kLargeBytes = kRows * kDepth * 4, kPlaneBytes = BY * kSwizzledRowBytes;
+    static constexpr int kUnfitTurns = kStages + 1; // measuring is at most kStages tiles ahead of storing
+    static constexpr int kSharedBytes = kSwizzleAtomBytes +
+                                        kStages * (2 * kPlaneBytes + kLargeBytes + 24 + (kRows + BY) * 4) +
+                                        kUnfitTurns * (kRows + BY) * 4;
+    static constexpr int kCopyRegisters = 40, kMeasureRegisters = 56, kMultiplyRegisters = 208;
+    static_assert(BY % 32 == 0 && BY <= 128, "warps of the measuring group mark rows");
+    static_assert(kSharedBytes <= 227 * 1024, "what a block can have");
+};
+
+// Which rows of an operand are unfit. With several ranges each range marks them, and where one of 32 is; otherwise they
+// are known when a tile ends.
+struct Unfit {
+    int32_t *exponents;   // [batch][row]: kUnfitRow for those
+    uint8_t *marks;       // [range][batch][row]
+    uint8_t *group_marks; // [batch][row / 32][range]
+    int extent;
+
+    PYBLAS_HOST_DEVICE int groups() const { return (extent + 31) / 32; }
+};
+
+// The small operand: two planes as packing writes them for wgmma, but contiguous along k whatever it was, and with a
+// power of two for each 64 of k of a row, which is negative where not all of them fit.
+struct SmallPlanes {
+    uint16_t *data; // [batch][plane][row][ld]
+    float *powers;  // [batch][64 of k][padded]
+    int64_t rows, padded, depth, batch;
+
+    PYBLAS_HOST_DEVICE int64_t ld() const { return (depth + kDepth - 1) / kDepth * kDepth; }
+    PYBLAS_HOST_DEVICE int64_t chunks() const { return ld() / kDepth; }
+    PYBLAS_HOST_DEVICE int64_t shared_batch(int64_t index) const { return batch == 1 ? 0 : index; }
+};
+
+// What a launch works on. x counts rows of the large operand, y those of the small one. An item is a range of k of one
+// tile; neighbours share rows of the large operand.
+struct Task {
+    Scalar alpha;
+    Operand large, small;
+    bool large_is_a, contiguous_k, small_contiguous_k;
+    bool in_boxes;      // the copy engine can bring the large operand
+    int least_exponent; // beside a chunk's exponent; smaller magnitudes do not fit
+    int x_extent, y_extent, depth;
+    int side_y;                                         // of a tile
+    int tiles_x, tiles_y, batch, ranges, chunks, items; // chunks of a range
+    SmallPlanes planes;
+    Unfit of_large, of_small;
+
+    struct Place {
+        int x0, y0, range, batch;
+    };
+    __device__ __forceinline__ Place place(int item) const {
+        const int tile_y = item % tiles_y, rest = item / tiles_y, tile_x = rest % tiles_x, others = rest / tiles_x;
+        return {tile_x * kRows, tile_y * side_y, others % ranges, others / ranges};
+    }
+};
+
+#if PYBLAS_HAS_WGMMA
+// 64 of k of the large operand in shared memory, as the copy engine writes it: boxes of 32 floats that follow each
+// other in memory, swizzled.
+template <bool ContiguousK>
+struct Boxes {
+    static constexpr int kLine = ContiguousK ? kDepth : kRows, kLines = ContiguousK ? kRows : kDepth;
+    static constexpr int kCount = kLine / 32, kBytes = kLines * kSwizzledRowBytes;
+
+    // By one thread.
+    static __device__ __forceinline__ void bring(char *tile, const void *map, int row, int k, int batch,
+                                                 uint64_t *barrier) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i)
+            ptx::copy_box(tile + i * kBytes, map, (ContiguousK ? k : row) + i * 32, ContiguousK ? row : k, 0, batch,
+                          barrier);
+    }
+
+    // By 128 threads, where the copy engine cannot: the same, with zeros past the end.
+    static __device__ __forceinline__ void copy(char *tile, const float *source, int64_t ld, int rows_left, int k_left,
+                                                int thread) {
+        const int along_left = ContiguousK ? k_left : rows_left, lines_left = ContiguousK ? rows_left : k_left;
+        const bool wide = reinterpret_cast<uintptr_t>(source) % 16 == 0 && ld % 4 == 0 &&
+                          (along_left >= kLine || along_left % 4 == 0);
+        const auto copy = [&](auto width) {
+            constexpr int kWidth = decltype(width)::value, kAcross = kLine / kWidth, kStep = 128 / kAcross;
+            const int along = thread % kAcross * kWidth;
+#pragma unroll 4
+            for (int line = thread / kAcross; line < kLines; line += kStep) {
+                const bool inside = line < lines_left && along < along_left;
+                const int to = along / 32 * kBytes + swizzled(line * kSwizzledRowBytes + along % 32 * 4);
+                ptx::copy_async<kWidth * 4>(reinterpret_cast<float *>(tile + to),
+                                            inside ? source + line * ld + along : source, inside);
+            }
+        };
+        if (wide)
+            copy(std::integral_constant<int, 4>{});
+        else
+            copy(std::integral_constant<int, 1>{});
+    }
+};
+
+// Of a power of two that is a normal float, and so its inverse.
+__device__ __forceinline__ float inverse(float power) {
+    return __uint_as_float((254u << 23) - __float_as_uint(power));
+}
+
+__device__ __forceinline__ void split_pair(const float2 &pair, float scale, uint32_t *high, uint32_t *low) {
+    constexpr float kLow = 1 << kLowPlaneBits;
+    const float x = pair.x * scale, y = pair.y * scale;
+    *high = ptx::f16_pair(x, y);
+    const float2 taken = ptx::floats_of_f16_pair(*high);
+    *low = ptx::f16_pair((x - taken.x) * kLow, (y - taken.y) * kLow);
+}
+
+// Two rows of a thread, split: words of a fragment for each 16 of k, and by which powers of two the rows' sums are to
+// be multiplied.
+struct Fragments {
+    uint32_t high[kDepth / 16][4], low[kDepth / 16][4];
+    float powers[2];
+};
+
+// What is known of a row: its power of two, which brings the largest of 64 of k to [2^14, 2^15), and whether all fit.
+struct Measure {
+    float power;
+    bool fits;
+
+    // Bits of the largest magnitude, and of the least that is not zero, less one.
+    __device__ __forceinline__ static Measure of(uint32_t most, uint32_t least, int least_exponent) {
+        const int top = most == 0 ? 0 : static_cast<int>(most >> 23) - 127;
+        const bool within = top >= kLeastTop && top <= kMostTop;
+        const int exponent = within ? top - 14 : 0;
+        return {__uint_as_float(static_cast<uint32_t>(exponent + 127) << 23),
+                within && least >= (static_cast<uint32_t>(exponent + least_exponent + 127) << 23) - 1};
+    }
+
+    template <bool ContiguousK>
+    __device__ __forceinline__ static Measure of(const char *tile, int row, int least_exponent) {
+        using Layout = Boxes<ContiguousK>;
+        uint32_t most = 0, least = 0xffffffff;
+        const auto include = [&](float value) {
+            const uint32_t magnitude = __float_as_uint(value) & 0x7fffffff;
+            most = max(most, magnitude);
+            least = min(least, magnitude - 1); // a zero is no small number
+        };
+        if constexpr (ContiguousK) {
+#pragma unroll
+            for (int i = 0; i < kDepth / 4; ++i) {
+                const float4 quad = *reinterpret_cast<const float4 *>(tile + i / 8 * Layout::kBytes +
+                                                                      row * kSwizzledRowBytes + (i % 8 ^ row % 8) * 16);
+                include(quad.x), include(quad.y), include(quad.z), include(quad.w);
+            }
+        } else {
+            const char *const corner = tile + row / 32 * Layout::kBytes + row % 4 * 4;
+#pragma unroll
+            for (int k = 0; k < kDepth; ++k)
+                include(*reinterpret_cast<const float *>(corner + k * kSwizzledRowBytes + (row % 32 / 4 ^ k % 8) * 16));
+        }
+        return of(most, least, least_exponent);
+    }
+};
+
+// A thread's part of 64 of k: two rows, for each 16 of k the four pairs of a fragment.
+struct Chunk {
+    float2 values[kDepth / 16][4];
+
+    // row is a thread's first: eight lines, or the pieces of 16 bytes of one, lie in different banks.
+    template <bool ContiguousK>
+    __device__ __forceinline__ void read(const char *tile, int row, int lane) {
+        using Layout = Boxes<ContiguousK>;
+        const int pair = lane % 4;
+        if constexpr (ContiguousK) {
+            const char *const line = tile + row * kSwizzledRowBytes + pair % 2 * 8;
+            const int turn = pair / 2 ^ row % 8;
+#pragma unroll
+            for (int step = 0; step < kDepth / 16; ++step)
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    values[step][i] = *reinterpret_cast<const float2 *>(line + step / 2 * Layout::kBytes +
+                                                                        i % 2 * 8 * kSwizzledRowBytes +
+                                                                        ((step % 2 * 4 + i / 2 * 2) ^ turn) * 16);
+        } else {
+            const char *const corner = tile + row / 32 * Layout::kBytes + pair * 2 * kSwizzledRowBytes + row % 4 * 4;
+            const int turn = row % 32 / 4 ^ pair * 2;
+#pragma unroll
+            for (int step = 0; step < kDepth / 16; ++step)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const char *const lines = corner + (step * 16 + i / 2 * 8) * kSwizzledRowBytes;
+                    values[step][i] = {
+                        *reinterpret_cast<const float *>(lines + (i % 2 * 2 ^ turn) * 16),
+                        *reinterpret_cast<const float *>(lines + kSwizzledRowBytes + (i % 2 * 2 ^ turn ^ 1) * 16)};
+                }
+        }
+    }
+
+    __device__ __forceinline__ void split(Fragments *fragments) const {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            const float scale = inverse(fragments->powers[row]);
+#pragma unroll
+            for (int step = 0; step < kDepth / 16; ++step)
+#pragma unroll
+                for (int i = row; i < 4; i += 2)
+                    split_pair(values[step][i], scale, &fragments->high[step][i], &fragments->low[step][i]);
+        }
+    }
+};
+
+// Pairs of sums, neighbours along y, to C or workspace.
+struct PairStore {
+    const Epilogue &epilogue;
+    float *c; // of the thread's first row and column
+    int64_t step_x, step_y;
+    bool pairs; // C allows them
+
+    __device__ __forceinline__ float2 load(int64_t x, int64_t y, bool first, bool second) const {
+        const float *const from = c + x * step_x + y * step_y;
+        if (pairs && first && second)
+            return epilogue.load2(from);
+        return {first ? epilogue.load(from) : 0.0f, second ? epilogue.load(from + step_y) : 0.0f};
+    }
+    __device__ __forceinline__ void store(int64_t x, int64_t y, bool first, bool second, const float2 &sums,
+                                          const float2 &old) const {
+        float *const to = c + x * step_x + y * step_y;
+        if (pairs && first && second) {
+            epilogue.store2(to, sums, old);
+            return;
+        }
+        if (first)
+            epilogue.store(to, sums.x, old.x);
+        if (second)
+            epilogue.store(to + step_y, sums.y, old.y);
+    }
+};
+
+// A row that a thread of a warp has measured; warps have 32 rows of a group.
+__device__ __forceinline__ void mark(const Unfit &unfit, const Task &task, const Task::Place &place, int row,
+                                     bool fits) {
+    const int64_t product = int64_t{place.range} * task.batch + place.batch;
+    const bool any = __any_sync(0xffffffff, !fits && row < unfit.extent);
+    if (row >= unfit.extent)
+        return;
+    if (task.ranges == 1) {
+        unfit.exponents[product * unfit.extent + row] = fits ? 0 : kUnfitRow;
+        return;
+    }
+    unfit.marks[product * unfit.extent + row] = !fits;
+    if (row % 32 == 0)
+        unfit.group_marks[(int64_t{place.batch} * unfit.groups() + row / 32) * task.ranges + place.range] = any;
+}
+#endif
+
+// The small operand into planes: 32 rows by 64 of k for each block, turned in shared memory.
+constexpr int kPackers = 256, kPackedRows = 32;
+
+template <bool ContiguousK>
+__global__ void __launch_bounds__(kPackers) pack_small(__grid_constant__ const Task task) {
+#if PYBLAS_HAS_WGMMA
+    __shared__ float smem[kDepth][kPackedRows + 1];
+    // place
+    ptx::launch_dependents();
+    ptx::wait_for_predecessors();
+    const SmallPlanes &planes = task.planes;
+    const int64_t tiles = planes.padded / kPackedRows, chunks = planes.chunks(), number = block_number();
+    const int64_t batch = number / (tiles * chunks), inside = number - batch * tiles * chunks;
+    const int64_t chunk = inside / tiles, row0 = (inside - chunk * tiles) * kPackedRows, k0 = chunk * kDepth;
+    if (batch >= planes.batch || task.alpha.load() == 0.0f)
+        return;
+
+    // load
+    constexpr int kAcross = ContiguousK ? kDepth : kPackedRows;
+    const float *const matrix = task.small.matrix(batch);
+    const int thread = static_cast<int>(threadIdx.x), along = thread % kAcross;
+#pragma unroll
+    for (int i = 0; i < kDepth * kPackedRows / kPackers; ++i) {
+        const int line = thread / kAcross + i * (kPackers / kAcross);
+        const int row = ContiguousK ? line : along, k = ContiguousK ? along : line;
+        const int64_t step_row = ContiguousK ? task.small.ld : 1, step_k = ContiguousK ? 1 : task.small.ld;
+        smem[k][row] = row0 + row < planes.rows && k0 + k < planes.depth
+                           ? matrix[(row0 + row) * step_row + (k0 + k) * step_k]
+                           : 0.0f;
+    }
+    __syncthreads();
+
+    // measure: eight threads for a row
+    const int own_row = thread / 8, own_k = thread % 8 * 8;
+    float values[8];
+    uint32_t most = 0, least = 0xffffffff;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        values[i] = smem[own_k + i][own_row];
+        const uint32_t magnitude = __float_as_uint(values[i]) & 0x7fffffff;
+        most = max(most, magnitude);
+        least = min(least, magnitude - 1);
+    }
+#pragma unroll
+    for (int flip = 1; flip < 8; flip *= 2) {
+        most = max(most, __shfl_xor_sync(0xffffffff, most, flip));
+        least = min(least, __shfl_xor_sync(0xffffffff, least, flip));
+    }
+    const Measure measure = Measure::of(most, least, task.least_exponent);
+
+    // split and store
+    if (own_k == 0)
+        planes.powers[(batch * chunks + chunk) * planes.padded + row0 + own_row] =
+            measure.fits ? measure.power : -measure.power;
+    if (row0 + own_row >= planes.rows)
+        return;
+    uint32_t high[4], low[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        split_pair({values[2 * i], values[2 * i + 1]}, inverse(measure.power), high + i, low + i);
+    uint16_t *const target = planes.data + (batch * 2 * planes.rows + row0 + own_row) * planes.ld() + k0 + own_k;
+    *reinterpret_cast<uint4 *>(target) = uint4{high[0], high[1], high[2], high[3]};
+    *reinterpret_cast<uint4 *>(target + planes.rows * planes.ld()) = uint4{low[0], low[1], low[2], low[3]};
+#endif
+}
+
+// The problem's C is workspace where there are several ranges: products of the batch one after another, range by range.
+template <class Tile, bool ContiguousK>
+__global__ void __launch_bounds__(kThreads, 1)
+    wgmma_skinny(__grid_constant__ const Problem problem, __grid_constant__ const Task task,
+                 __grid_constant__ const CUtensorMap map_large, __grid_constant__ const CUtensorMap map_small) {
+#if PYBLAS_HAS_WGMMA
+    // place
+    constexpr int kStages = Tile::kStages;
+    const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
+    const int group = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 128, 0);
+    char *const memory = reinterpret_cast<char *>(dynamic_shared());
+    char *const planes = memory + (-static_cast<int>(ptx::shared_address(memory)) & (kSwizzleAtomBytes - 1));
+    char *const tiles = planes + kStages * 2 * Tile::kPlaneBytes;
+    float *const large_powers = reinterpret_cast<float *>(tiles + kStages * Tile::kLargeBytes);
+    float *const small_powers = large_powers + kStages * kRows;
+    int *const unfit_large = reinterpret_cast<int *>(small_powers + kStages * Tile::BY);
+    int *const unfit_small = unfit_large + Tile::kUnfitTurns * kRows;
+    uint64_t *const full = reinterpret_cast<uint64_t *>(unfit_small + Tile::kUnfitTurns * Tile::BY);
+    uint64_t *const empty = full + kStages, *const measured = empty + kStages;
+    if (threadIdx.x == 0) {
+        ptx::prefetch_tensor_map(&map_large);
+        ptx::prefetch_tensor_map(&map_small);
+        for (int stage = 0; stage < kStages; ++stage) {
+            ptx::init_barrier(full + stage, task.in_boxes ? 1 : 1 + 128);
+            ptx::init_barrier(empty + stage, kGroups * 4);
+            ptx::init_barrier(measured + stage, 4);
+        }
+        ptx::publish_barriers();
+    }
+    __syncthreads();
+    ptx::launch_dependents();
+    ptx::wait_for_predecessors();
+    const Epilogue epilogue(problem);
+    const bool whole = task.ranges == 1, reads = task.alpha.load() != 0.0f;
+    if (epilogue.idle() || !(whole || reads))
+        return;
+    const int all = reads ? (task.depth + kDepth - 1) / kDepth : 0;
+    // The same for all lanes, as the compiler is to know.
+    const auto chunks_of = [&](const Task::Place &place) {
+        return __shfl_sync(0xffffffff, min(task.chunks, all - place.range * task.chunks), 0);
+    };
+    const int first_item = static_cast<int>(blockIdx.x), next_item = static_cast<int>(gridDim.x);
+
+    if (group == kCopying) {
+        ptx::give_registers_back<Tile::kCopyRegisters>();
+        // load
+        int stage = 0;
+        uint32_t parity = 1; // the first turn finds all stages empty
+        for (int item = first_item; item < task.items; item += next_item) {
+            const Task::Place place = task.place(item);
+            const int chunks = chunks_of(place);
+            for (int chunk = 0; chunk < chunks; ++chunk) {
+                const int k = (place.range * task.chunks + chunk) * kDepth;
+                char *const tile = tiles + stage * Tile::kLargeBytes;
+                ptx::wait(empty + stage, parity);
+                if (thread == 0) {
+                    ptx::arrive_and_expect(full + stage, 2 * Tile::kPlaneBytes + Tile::BY * 4 +
+                                                             (task.in_boxes ? Tile::kLargeBytes : 0));
+                    if (task.in_boxes)
+                        Boxes<ContiguousK>::bring(tile, &map_large, place.x0, k,
+                                                  task.large.stride == 0 ? 0 : place.batch, full + stage);
+                    const int small_batch = static_cast<int>(task.planes.shared_batch(place.batch));
+#pragma unroll
+                    for (int plane = 0; plane < 2; ++plane)
+                        ptx::copy_box(planes + (stage * 2 + plane) * Tile::kPlaneBytes, &map_small, k, place.y0, plane,
+                                      small_batch, full + stage);
+                    ptx::copy_in_bulk(small_powers + stage * Tile::BY,
+                                      task.planes.powers +
+                                          (small_batch * task.planes.chunks() + k / kDepth) * task.planes.padded +
+                                          place.y0,
+                                      Tile::BY * 4, full + stage);
+                }
+                if (!task.in_boxes) {
+                    const float *const matrix = task.large.matrix(place.batch);
+                    Boxes<ContiguousK>::copy(tile,
+                                             ContiguousK ? matrix + place.x0 * task.large.ld + k
+                                                         : matrix + place.x0 + k * task.large.ld,
+                                             task.large.ld, task.x_extent - place.x0, task.depth - k, thread);
+                    ptx::arrive_after_copies(full + stage);
+                }
+                if (++stage == kStages)
+                    stage = 0, parity ^= 1;
+            }
+        }
+        ptx::commit_copies();
+        ptx::wait_copies<0>(); // none is on its way when the thread ends
+    } else if (group == kMeasuring) {
+        ptx::give_registers_back<Tile::kMeasureRegisters>();
+        // measure: a thread for each row
+        int stage = 0, turn = 0;
+        uint32_t parity = 0;
+        for (int item = first_item; item < task.items; item += next_item) {
+            const Task::Place place = task.place(item);
+            const int chunks = chunks_of(place);
+            bool fits = true, small_fits = true;
+            for (int chunk = 0; chunk < chunks; ++chunk) {
+                ptx::wait(full + stage, parity);
+                const Measure measure =
+                    Measure::of<ContiguousK>(tiles + stage * Tile::kLargeBytes, thread, task.least_exponent);
+                fits &= measure.fits;
+                if (thread < Tile::BY)
+                    small_fits &= small_powers[stage * Tile::BY + thread] > 0.0f;
+                large_powers[stage * kRows + thread] = measure.power;
+                if (chunk == chunks - 1) {
+                    unfit_large[turn * kRows + thread] = !fits;
+                    if (thread < Tile::BY)
+                        unfit_small[turn * Tile::BY + thread] = !small_fits;
+                }
+                __syncwarp();
+                if (lane == 0)
+                    ptx::arrive(measured + stage);
+                if (++stage == kStages)
+                    stage = 0, parity ^= 1;
+            }
+            if (++turn == Tile::kUnfitTurns)
+                turn = 0;
+            if (place.y0 == 0)
+                mark(task.of_large, task, place, place.x0 + thread, fits);
+            if (place.x0 == 0 && thread < Tile::BY)
+                mark(task.of_small, task, place, place.y0 + thread, small_fits);
+        }
+    } else {
+        ptx::take_registers<Tile::kMultiplyRegisters>();
+        const uint64_t origin = tile_descriptor(ptx::shared_address(planes));
+        const int row = group * kGroupRows + fragment_row(thread, 0);
+        int stage = 0, turn = 0;
+        uint32_t parity = 0;
+        if (group == 1 && all > 0)
+            ptx::arrive_at_pair(kTurnBarrier);
+        for (int item = first_item; item < task.items; item += next_item) {
+            const Task::Place place = task.place(item);
+            const int chunks = chunks_of(place);
+            float total[Tile::kSums] = {}, acc[Tile::kAccumulators][Tile::kSums];
+
+            // multiply
+#pragma unroll 1
+            for (int chunk = 0; chunk < chunks; ++chunk) {
+                ptx::wait(full + stage, parity);
+                Chunk part;
+                part.read<ContiguousK>(tiles + stage * Tile::kLargeBytes, row, lane);
+                ptx::wait(measured + stage, parity);
+                Fragments now;
+                now.powers[0] = large_powers[stage * kRows + row];
+                now.powers[1] = large_powers[stage * kRows + row + 8];
+                part.split(&now);
+                const uint64_t plane_high = origin + descriptor_step(stage * 2 * Tile::kPlaneBytes);
+                const uint64_t plane_low = plane_high + descriptor_step(Tile::kPlaneBytes);
+                float (&sums)[Tile::kSums] = acc[Tile::kAccumulators - 1];
+                const auto multiply_high = [&](bool onto) {
+#pragma unroll
+                    for (int step = 0; step < kDepth / 16; ++step)
+                        ptx::multiply(sums, now.high[step], plane_high + descriptor_step(step * 32), onto || step > 0);
+                    ptx::commit_multiplies();
+                };
+                // Groups take turns: a warp that issues multiplies does nothing else until the last has begun, and two
+                // groups at it at a time would also split at the same time.
+                const bool last = item + next_item >= task.items && chunk == chunks - 1;
+                const auto hand_over = [&] {
+                    if (group == 0 || !last)
+                        ptx::arrive_at_pair(kTurnBarrier + 1 - group);
+                };
+                float2 columns[Tile::BY / 8]; // powers of those of a thread's sums
+                const auto read_columns = [&] {
+#pragma unroll
+                    for (int i = 0; i < Tile::BY / 8; ++i)
+                        columns[i] =
+                            *reinterpret_cast<const float2 *>(small_powers + stage * Tile::BY + i * 8 + lane % 4 * 2);
+                };
+                ptx::fence_operand(now.high);
+                ptx::fence_operand(now.low);
+                ptx::sync_pair(kTurnBarrier + group);
+                ptx::fence_accumulators(acc[0]);
+#pragma unroll
+                for (int step = 0; step < kDepth / 16; ++step)
+                    ptx::multiply(acc[0], now.low[step], plane_high + descriptor_step(step * 32), step > 0);
+#pragma unroll
+                for (int step = 0; step < kDepth / 16; ++step)
+                    ptx::multiply(acc[0], now.high[step], plane_low + descriptor_step(step * 32), 1);
+                ptx::commit_multiplies();
+                if constexpr (Tile::kAccumulators == 2) {
+                    ptx::fence_accumulators(sums);
+                    multiply_high(false);
+                    read_columns();
+                    ptx::wait_multiplies<0>(acc[0]);
+                    ptx::wait_multiplies<0>(sums);
+                    hand_over();
+                } else {
+                    ptx::wait_multiplies<0>(acc[0]);
+                    hand_over();
+#pragma unroll
+                    for (int i = 0; i < Tile::kSums; ++i)
+                        sums[i] *= 1.0f / (1 << kLowPlaneBits);
+                    ptx::fence_accumulators(sums);
+                    multiply_high(true);
+                    read_columns();
+                    ptx::wait_multiplies<0>(sums);
+                }
+                if (lane == 0)
+                    ptx::arrive(empty + stage);
+#pragma unroll
+                for (int i = 0; i < Tile::kSums; i += 4) {
+#pragma unroll
+                    for (int j = i; j < i + 4; ++j) {
+                        const float sum =
+                            Tile::kAccumulators == 2 ? fmaf(acc[0][j], 1.0f / (1 << kLowPlaneBits), sums[j]) : sums[j];
+                        total[j] = fmaf(sum, now.powers[j / 2 % 2] * (j % 2 == 0 ? columns[i / 4].x : columns[i / 4].y),
+                                        total[j]);
+                    }
+                }
+                // advance
+                if (++stage == kStages)
+                    stage = 0, parity ^= 1;
+            }
+
+            // store
+            const int *const large_flags = unfit_large + turn * kRows + row, *const small_flags =
+                                                                                 unfit_small + turn * Tile::BY;
+            const bool left_out[2] = {chunks > 0 && large_flags[0] != 0, chunks > 0 && large_flags[8] != 0};
+            const bool column_left_out = chunks > 0 && thread < Tile::BY && small_flags[thread] != 0;
+            if (++turn == Tile::kUnfitTurns)
+                turn = 0;
+            const bool fits = !ptx::any_of_warpgroup(group + 1, left_out[0] || left_out[1] || column_left_out);
+            const int x = place.x0 + row;
+            const int64_t product = int64_t{place.range} * task.batch + place.batch;
+            const int own_y = place.y0 + lane % 4 * 2;
+            const int64_t step_x = task.large_is_a ? 1 : problem.c.ld, step_y = task.large_is_a ? problem.c.ld : 1;
+            float *const c = problem.c.matrix(product);
+            const bool pairs = !task.large_is_a && reinterpret_cast<uintptr_t>(c) % 8 == 0 && problem.c.ld % 2 == 0;
+            const PairStore results{epilogue, c + x * step_x + own_y * step_y, step_x, step_y, pairs};
+            const auto pair_of = [&](int i, int side) {
+                return float2{total[i * 4 + side * 2], total[i * 4 + side * 2 + 1]};
+            };
+            constexpr int kTogether = Tile::BY / 8 < 4 ? Tile::BY / 8 : 4; // loads of C on their way
+            if ((fits || !whole) && place.x0 + kRows <= task.x_extent && place.y0 + Tile::BY <= task.y_extent) {
+#pragma unroll
+                for (int first = 0; first < Tile::BY / 8; first += kTogether) {
+                    float2 old[kTogether][2];
+#pragma unroll
+                    for (int i = 0; i < kTogether * 2; ++i)
+                        old[i / 2][i % 2] = results.load(i % 2 * 8, (first + i / 2) * 8, true, true);
+#pragma unroll
+                    for (int i = 0; i < kTogether * 2; ++i)
+                        results.store(i % 2 * 8, (first + i / 2) * 8, true, true, pair_of(first + i / 2, i % 2),
+                                      old[i / 2][i % 2]);
+                }
+            } else {
+                const bool stored[2] = {x < task.x_extent && !(whole && left_out[0]),
+                                        x + 8 < task.x_extent && !(whole && left_out[1])};
+#pragma unroll
+                for (int i = 0; i < Tile::BY / 8; ++i) {
+                    bool inside[2];
+#pragma unroll
+                    for (int j = 0; j < 2; ++j) {
+                        const int y = i * 8 + lane % 4 * 2 + j;
+                        inside[j] = place.y0 + y < task.y_extent && !(whole && !fits && small_flags[y] != 0);
+                    }
+#pragma unroll
+                    for (int side = 0; side < 2; ++side) {
+                        const bool first = stored[side] && inside[0], second = stored[side] && inside[1];
+                        results.store(side * 8, i * 8, first, second, pair_of(i, side),
+                                      results.load(side * 8, i * 8, first, second));
+                    }
+                }
+            }
+        }
+    }
+#endif
+}
+
+// The ranges' sums to C, four rows for each thread, in the order of sum_partials. What an unfit row enters is left out,
+// and the row marked for those behind.
+constexpr int kAdders = 256;
+
+__global__ void __launch_bounds__(kAdders)
+    add_ranges(__grid_constant__ const Problem problem, __grid_constant__ const Task task,
+               __grid_constant__ const Partials partials, int lanes) {
+    __shared__ float4 smem_sums[kAdders];
+    ptx::launch_dependents();
+    ptx::wait_for_predecessors();
+    const Epilogue epilogue(problem);
+    if (epilogue.idle())
+        return;
+    const int quads = kAdders / lanes, thread = static_cast<int>(threadIdx.x), lane = thread / quads;
+    const int64_t output = (block_number() * quads + thread % quads) * 4;
+    const int64_t batch = output / partials.matrix(), inside = output - batch * partials.matrix();
+    const int64_t column = inside / partials.ld, row = inside - column * partials.ld;
+    const bool exists = output < partials.range(), reads = exists && epilogue.depth() > 0;
+
+    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+    const auto add = [&](const float4 &other) {
+        sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+    };
+    if (reads) {
+        const int each = (partials.ranges + lanes - 1) / lanes;
+        const int end = min(partials.ranges, (lane + 1) * each);
+        const float *source = partials.data + output + lane * each * partials.range();
+        for (int range = lane * each; range < end; range += 8) {
+            float4 others[8];
+#pragma unroll
+            for (int i = 0; i < 8; ++i, source += partials.range())
+                others[i] =
+                    range + i < end ? *reinterpret_cast<const float4 *>(source) : float4{0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+                if (range + i < end)
+                    add(others[i]);
+        }
+    }
+    if (lanes > 1) {
+        smem_sums[thread] = sum;
+        __syncthreads();
+        if (lane > 0)
+            return;
+        for (int other = 1; other < lanes; ++other)
+            add(smem_sums[thread + other * quads]);
+    }
+    if (!exists)
+        return;
+
+    // 32 rows of a group have a mark of each range.
+    const auto unfit = [&](const Unfit &of, int64_t own) {
+        const uint8_t *const groups = of.group_marks + (batch * of.groups() + own / 32) * task.ranges;
+        bool found = false;
+        for (int first = 0; first < task.ranges; first += 8) {
+            bool marked[8];
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+                marked[i] = first + i < task.ranges && groups[first + i] != 0;
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+                found |= marked[i];
+        }
+        if (!found)
+            return false;
+        found = false;
+        for (int range = 0; range < task.ranges; ++range)
+            found |= of.marks[(int64_t{range} * task.batch + batch) * of.extent + own] != 0;
+        return found;
+    };
+    const Unfit &of_rows = task.large_is_a ? task.of_large : task.of_small;
+    const Unfit &of_columns = task.large_is_a ? task.of_small : task.of_large;
+    const bool column_unfit = reads && unfit(of_columns, column);
+    if (reads && row == 0)
+        of_columns.exponents[batch * of_columns.extent + column] = column_unfit ? kUnfitRow : 0;
+    const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
+    float *const c = problem.c.matrix(batch) + row + column * problem.c.ld;
+    bool stored[4];
+    float old[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        stored[i] = row + i < partials.rows;
+        if (stored[i] && reads) {
+            const bool row_unfit = unfit(of_rows, row + i);
+            if (column == 0)
+                of_rows.exponents[batch * of_rows.extent + row + i] = row_unfit ? kUnfitRow : 0;
+            stored[i] = !row_unfit && !column_unfit;
+        }
+        old[i] = stored[i] ? epilogue.load(c + i) : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        if (stored[i])
+            epilogue.store(c + i, sums[i], old[i]);
+}
+
+// ---- the host's part ------------------------------------------------------------------------------------------------
+
+constexpr int64_t kLeastDepth = 32, kMostExtent = int64_t{1} << 30;
+
+bool contiguous_k(const Problem &problem, bool of_a) {
+    return of_a ? problem.transa == Op::T : problem.transb == Op::N;
+}
+
+// Of equals, the one that is the harder to pack.
+bool large_is_a(const Problem &problem) {
+    return problem.m != problem.n ? problem.m > problem.n
+                                  : contiguous_k(problem, false) || !contiguous_k(problem, true);
+}
+
+// What the multiply needs, or the bytes, and adding the ranges' sums.
+template <class Tile>
+double seconds(const Task &task, const Device &device, int ranges, int chunks) {
+    constexpr double kAddSeconds = 12.5e-6;
+    const double items = static_cast<double>(task.tiles_x) * task.tiles_y * task.batch * ranges;
+    const double turns = std::ceil(items / device.multiprocessors);
+    const double clock = device.fp32_flops / device.multiprocessors / kFlopsWhereMeasured;
+    const double multiply = turns * (chunks * Tile::kChunkSeconds + Tile::kItemSeconds) / clock;
+    const double read = 4.0 * static_cast<double>(task.batch) * task.x_extent * task.depth / (0.85 * device.bandwidth);
+    const double outputs = 4.0 * static_cast<double>(task.batch) * task.x_extent * task.y_extent;
+    const double added = ranges > 1 ? kAddSeconds + 2 * outputs * ranges / device.bandwidth : 0.0;
+    return std::max(multiply, read + outputs / device.bandwidth) + added;
+}
+
+// Ranges of k that fill the device, each a few chunks at least.
+template <class Tile>
+void share_depth(Task *task, const Device &device) {
+    constexpr int kLeastChunks = 4, kMostRanges = 128;
+    const int all = (task->depth + kDepth - 1) / kDepth;
+    double best = 0;
+    for (int ranges = 1; ranges <= std::max(1, std::min(kMostRanges, all / kLeastChunks)); ++ranges) {
+        const int chunks = (all + ranges - 1) / ranges, needed = (all + chunks - 1) / chunks; // none is empty
+        const double time = seconds<Tile>(*task, device, needed, chunks);
+        if (best != 0 && time >= best)
+            continue;
+        best = time;
+        task->ranges = needed;
+        task->chunks = chunks;
+    }
+    task->items = task->tiles_x * task->tiles_y * task->batch * task->ranges;
+}
+
+struct Plan {
+    Task task;
+    Partials partials;
+    PackedProduct unfit; // both operands' exponents
+    size_t bytes;
+};
+
+template <class Tile>
+Plan plan_of(const Problem &problem, const Device &device, void *workspace) {
+    Plan plan = {};
+    Task &task = plan.task;
+    task.alpha = problem.alpha;
+    task.large_is_a = large_is_a(problem);
+    task.large = task.large_is_a ? problem.a : problem.b;
+    task.small = task.large_is_a ? problem.b : problem.a;
+    task.contiguous_k = contiguous_k(problem, task.large_is_a);
+    task.small_contiguous_k = contiguous_k(problem, !task.large_is_a);
+    task.least_exponent = least_plane_exponent(Scheme::f16x2, problem.k);
+    task.x_extent = static_cast<int>(task.large_is_a ? problem.m : problem.n);
+    task.y_extent = static_cast<int>(task.large_is_a ? problem.n : problem.m);
+    task.depth = static_cast<int>(problem.k);
+    task.batch = static_cast<int>(problem.batch);
+    task.tiles_x = (task.x_extent + kRows - 1) / kRows;
+    task.side_y = Tile::BY;
+    task.tiles_y = (task.y_extent + Tile::BY - 1) / Tile::BY;
+    share_depth<Tile>(&task, device);
+
+    char *const base = static_cast<char *>(workspace);
+    const auto take = [&](size_t part) {
+        char *const start = base ? base + plan.bytes : nullptr;
+        plan.bytes += (part + 255) / 256 * 256;
+        return start;
+    };
+    const auto unfit_of = [&](int extent, Planes *planes) {
+        Unfit unfit = {nullptr, nullptr, nullptr, extent};
+        const size_t rows = static_cast<size_t>(task.batch) * static_cast<size_t>(extent);
+        const size_t groups = static_cast<size_t>(task.batch) * static_cast<size_t>(unfit.groups());
+        unfit.exponents = reinterpret_cast<int32_t *>(take(rows * sizeof(int32_t)));
+        if (task.ranges > 1) {
+            unfit.marks = reinterpret_cast<uint8_t *>(take(rows * static_cast<size_t>(task.ranges)));
+            unfit.group_marks = reinterpret_cast<uint8_t *>(take(groups * static_cast<size_t>(task.ranges)));
+        }
+        planes->exponents = unfit.exponents;
+        planes->rows = extent;
+        planes->batch = task.batch;
+        return unfit;
+    };
+    task.of_large = unfit_of(task.x_extent, task.large_is_a ? &plan.unfit.a : &plan.unfit.b);
+    task.of_small = unfit_of(task.y_extent, task.large_is_a ? &plan.unfit.b : &plan.unfit.a);
+    plan.partials = Partials::of(problem, task.ranges, nullptr);
+    if (task.ranges > 1)
+        plan.partials.data = reinterpret_cast<float *>(take(plan.partials.bytes()));
+    SmallPlanes &planes = task.planes;
+    const bool one = task.batch == 1 || (!task.small.array && task.small.stride == 0);
+    planes.rows = task.y_extent, planes.padded = int64_t{task.tiles_y} * Tile::BY;
+    planes.depth = task.depth, planes.batch = one ? 1 : task.batch;
+    const auto lines = static_cast<size_t>(planes.batch * planes.chunks());
+    planes.powers = reinterpret_cast<float *>(take(lines * static_cast<size_t>(planes.padded) * sizeof(float)));
+    planes.data =
+        reinterpret_cast<uint16_t *>(take(lines * static_cast<size_t>(planes.rows) * (2 * kDepth * sizeof(uint16_t))));
+    return plan;
+}
+
+template <class Tile>
+const char *refuses(const Problem &problem, const Device &) {
+    if (problem.k < kLeastDepth)
+        return "k is below 32, too short for the error of split operands";
+    constexpr double kMostItems = 1 << 24; // and ranges times as many, in 32 bits
+    const auto [least, most] = std::minmax(problem.m, problem.n);
+    if (std::max({most, problem.k, problem.batch}) > kMostExtent || static_cast<double>(most / kRows + 1) *
+                                                                            static_cast<double>(least / Tile::BY + 1) *
+                                                                            static_cast<double>(problem.batch) >
+                                                                        kMostItems)
+        return "there are too many tiles for 32 bits";
+    return nullptr;
+}
+
+template <class Tile>
+size_t workspace(const Problem &problem, const Device &device) {
+    return plan_of<Tile>(problem, device, nullptr).bytes;
+}
+
+template <class Tile>
+double cost(const Problem &problem, const Device &device) {
+    constexpr double kStart = 10e-6; // of three launches, and what they wait for each other
+    const Task task = plan_of<Tile>(problem, device, nullptr).task;
+    const double packed = 8.0 * static_cast<double>(task.planes.batch) * task.y_extent * task.depth;
+    return kStart + packed / (0.6 * device.bandwidth) + seconds<Tile>(task, device, task.ranges, task.chunks);
+}
+
+template <class Tile, bool ContiguousK>
+Status start(const Problem &target, const Plan &plan, const Launch &launch_on) {
+    CUtensorMap map_large = {}, map_small = {};
+    Task task = plan.task;
+    task.in_boxes = operand_has_map(task.large, ContiguousK ? task.x_extent : task.depth, task.batch);
+    if (task.in_boxes)
+        PYBLAS_TRY(ContiguousK ? operand_map(task.large, task.depth, task.x_extent, task.batch, kRows, &map_large)
+                               : operand_map(task.large, task.x_extent, task.depth, task.batch, kDepth, &map_large));
+    const SmallPlanes &planes = task.planes;
+    const int64_t line = planes.ld() * 2;
+    PYBLAS_TRY(box_map(CU_TENSOR_MAP_DATA_TYPE_UINT16, planes.data, {planes.depth, planes.rows, 2, planes.batch},
+                       {line, planes.rows * line, 2 * planes.rows * line}, kDepth, Tile::BY, &map_small));
+    PYBLAS_TRY((allow_shared<wgmma_skinny<Tile, ContiguousK>>(Tile::kSharedBytes)));
+    const int64_t blocks = std::min(task.items, launch_on.device->multiprocessors);
+    return launch<wgmma_skinny<Tile, ContiguousK>>({blocks, kThreads, Tile::kSharedBytes, launch_on.stream, true},
+                                                   target, task, map_large, map_small);
+}
+
+template <class Tile>
+Status launch_wgmma_skinny(const Problem &problem, const Launch &launch_on) {
+    const Plan plan = plan_of<Tile>(problem, *launch_on.device, launch_on.workspace);
+    const Partials &partials = plan.partials;
+    const SmallPlanes &planes = plan.task.planes;
+    const Grid grid = {planes.padded / kPackedRows * planes.chunks() * planes.batch, kPackers, 0, launch_on.stream,
+                       true};
+    PYBLAS_TRY(plan.task.small_contiguous_k ? launch<pack_small<true>>(grid, plan.task)
+                                            : launch<pack_small<false>>(grid, plan.task));
+    Problem target = problem;
+    if (partials.ranges > 1) {
+        target.c = {partials.data, nullptr, partials.ld, partials.matrix()};
+        target.alpha = {1.0f, nullptr};
+        target.beta = {0.0f, nullptr};
+    }
+    const Task &task = plan.task;
+    PYBLAS_TRY(task.contiguous_k ? (start<Tile, true>(target, plan, launch_on))
+                                 : (start<Tile, false>(target, plan, launch_on)));
+    if (partials.ranges > 1) {
+        int lanes = 1;
+        while (lanes < 32 && lanes * 8 < partials.ranges)
+            lanes *= 2;
+        const int64_t outputs = int64_t{4} * kAdders / lanes;
+        PYBLAS_TRY(launch<add_ranges>({(partials.range() + outputs - 1) / outputs, kAdders, 0, launch_on.stream, true},
+                                      problem, plan.task, partials, lanes));
+    }
+    return multiply_unfit(problem, plan.unfit, launch_on);
+}
+
+// 64 of k of one tile, and what an item costs beside them.
+struct Tile32 : SkinnyTile<32, 5> {
+    static constexpr double kChunkSeconds = 0.95e-6, kItemSeconds = 2.2e-6;
+};
+struct Tile64 : SkinnyTile<64, 4> {
+    static constexpr double kChunkSeconds = 1.2e-6, kItemSeconds = 2.5e-6;
+};
+struct Tile128 : SkinnyTile<128, 3> {
+    static constexpr double kChunkSeconds = 1.65e-6, kItemSeconds = 3.2e-6;
+};
+template <class Tile>
+constexpr Footprint kFootprint{kThreads, 1, Tile::kSharedBytes};
+
+#define PYBLAS_WGMMA_SKINNY_ROW(name, Tile)                                                                            \
+    {"wgmma_skinny_" name,                                                                                             \
+     "wgmma_skinny",                                                                                                   \
+     Engine::gpu,                                                                                                      \
+     modes(ComputeMode::fp32, ComputeMode::tf32),                                                                      \
+     90,                                                                                                               \
+     true,                                                                                                             \
+     refuses<Tile>,                                                                                                    \
+     workspace<Tile>,                                                                                                  \
+     cost<Tile>,                                                                                                       \
+     launch_wgmma_skinny<Tile>,                                                                                        \
+     false,                                                                                                            \
+     kFootprint<Tile>}
+constexpr Kernel kTable[] = {
+    PYBLAS_WGMMA_SKINNY_ROW("128x32x64", Tile32),
+    PYBLAS_WGMMA_SKINNY_ROW("128x64x64", Tile64),
+    PYBLAS_WGMMA_SKINNY_ROW("128x128x64", Tile128),
+};
+#undef PYBLAS_WGMMA_SKINNY_ROW
+
+} // namespace
+
+KernelRows wgmma_skinny_rows() {
+    return rows(kTable);
+}
+
+} // namespace pyblas
