@@ -91,13 +91,6 @@ __device__ __forceinline__ void outer_product(const float (&a)[Tile::TM], const 
 
 #if PYBLAS_HAS_WGMMA
 
-// One arrival for the warp, when all its lanes are there.
-__device__ __forceinline__ void arrive_as_warp(uint64_t *barrier) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        ptx::arrive(barrier);
-}
-
 // Adds the sums of all slices, in order, into those of slice 0. False for threads whose work is done.
 template <class Tile>
 __device__ __forceinline__ bool gather_slices(uint64_t *met, float4 *handed, float (&acc)[Tile::TN][Tile::TM]) {
@@ -105,7 +98,7 @@ __device__ __forceinline__ bool gather_slices(uint64_t *met, float4 *handed, flo
         constexpr int kQuads = Tile::TM * Tile::TN / 4;
         const int slice = static_cast<int>(threadIdx.x) / Tile::kSliceThreads;
         handed += static_cast<int>(threadIdx.x) % Tile::kSliceThreads;
-        arrive_as_warp(met);
+        ptx::arrive(met);
         ptx::wait(met, 0); // everybody is done with the slots
         if (slice > 0) {
 #pragma unroll
@@ -114,10 +107,10 @@ __device__ __forceinline__ bool gather_slices(uint64_t *met, float4 *handed, flo
                 handed[((slice - 1) * kQuads + quad) * Tile::kSliceThreads] = {sum[0], sum[1], sum[2], sum[3]};
             }
         }
-        arrive_as_warp(met);
+        ptx::arrive(met);
         ptx::wait(met, 1);
         if (slice > 0) {
-            arrive_as_warp(met); // for the store, which the others wait for
+            ptx::arrive(met); // for the store, which the others wait for
             return false;
         }
 #pragma unroll 1
@@ -155,9 +148,9 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
     if (thread == 0) {
         for (int slot = 0; slot < Tile::kStages; ++slot) {
             ptx::init_barrier(come + slot, Feed::kThreads);
-            ptx::init_barrier(left + slot, Tile::kThreads / 32);
+            ptx::init_barrier(left + slot, Tile::kThreads);
         }
-        ptx::init_barrier(met, Tile::kThreads / 32);
+        ptx::init_barrier(met, Tile::kThreads);
         ptx::publish_barriers();
     }
     __syncthreads();
@@ -231,7 +224,7 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
                 }
 
                 // advance
-                arrive_as_warp(left + slot);
+                ptx::arrive(left + slot);
                 if (++slot == Tile::kStages)
                     slot = 0, parity ^= 1;
             }
@@ -244,7 +237,7 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
             store_tile<Tile, 1>(
                 problem, place.batch, block_row, block_column, smem,
                 [&] {
-                    arrive_as_warp(met);
+                    ptx::arrive(met);
                     ptx::wait(met, 0);
                 },
                 acc);
