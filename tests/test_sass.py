@@ -19,7 +19,6 @@ MULTIPLIES = {
     "wgmma": ("HGMMA", "90a"),
     "wgmma_skinny": ("HGMMA", "90a"),
     "half_wgmma": ("HGMMA", "90a"),
-    "half_wgmma": ("HGMMA", "90a"),
     "wmma_tf32": ("HMMA.168", "80"),
     "mma_tf32": ("HMMA.168", "80"),
 }
