@@ -297,23 +297,20 @@ __device__ __forceinline__ void store_sums(const Problem &problem, const Slices 
             return;
         const bool wide_c = outputs.wide(c, problem.c.ld);
         outputs.visit(wide_c ? 4 : 1, [&](int row, int column) {
-            const float *piece = partials + row + column * cut.partials.ld;
+            const float *const first = partials + row + column * cut.partials.ld;
             float *const target = c + row + column * problem.c.ld;
-            if (wide_c) {
-                float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 4
-                for (int range = 0; range < cut.ranges; ++range, piece += cut.partials.range()) {
-                    const float4 four = *reinterpret_cast<const float4 *>(piece);
-                    sum = float4{sum.x + four.x, sum.y + four.y, sum.z + four.z, sum.w + four.w};
-                }
-                epilogue.store4(target, sum);
-            } else {
-                float sum = 0.0f;
+            const auto sum = [&](int i) {
+                const float *piece = first + i;
+                float added = 0.0f;
 #pragma unroll 4
                 for (int range = 0; range < cut.ranges; ++range, piece += cut.partials.range())
-                    sum += *piece;
-                epilogue.store(target, sum);
-            }
+                    added += *piece;
+                return added;
+            };
+            if (wide_c)
+                epilogue.store4(target, {sum(0), sum(1), sum(2), sum(3)});
+            else
+                epilogue.store(target, sum(0));
         });
     }
 }
