@@ -302,6 +302,21 @@ __device__ __forceinline__ bool any_of_threads(int number, bool fact) {
     return any != 0;
 }
 
+// A barrier of the threads of one warpgroup; each has a number of its own, from 1 on. True if one of them says so.
+__device__ __forceinline__ bool any_of_warpgroup(int number, bool fact) {
+    int any;
+    asm volatile("{\n"
+                 ".reg .pred mine, all;\n"
+                 "setp.ne.b32 mine, %1, 0;\n"
+                 "barrier.red.or.pred all, %2, 128, mine;\n"
+                 "selp.b32 %0, 1, 0, all;\n"
+                 "}"
+                 : "=r"(any)
+                 : "r"(static_cast<int>(fact)), "r"(number)
+                 : "memory");
+    return any != 0;
+}
+
 // A barrier of two warpgroups.
 __device__ __forceinline__ void sync_pair(int number) {
     asm volatile("barrier.sync %0, 256;" ::"r"(number) : "memory");
