@@ -32,6 +32,7 @@ TITLES = {
 MODES = [
     ("The default, `fp32`", ""),
     ("`fp32_pedantic`: multiply-adds only", "-pedantic"),
+    ("`tf32`, beside cuBLAS in its TF32 mode", "-tf32"),
     ("`fp32` with `batch_invariant`", "-invariant"),
 ]
 

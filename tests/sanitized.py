@@ -37,7 +37,7 @@ def main(patterns: list[str]) -> None:
     gpu = engines.Gpu()
     gpu.xp.cuda.set_allocator(None)  # a pool would hide where an array ends
     handle = gpu.handle()
-    modes = {row.name: row.modes for row in pyblas_sgemm.kernels() if row.engine == "gpu"}
+    modes = {row.name: row.modes for row in pyblas_sgemm.kernels() if row.engine == "gpu" and "float32" in row.types}
     rows = list(modes)
     if patterns:
         rows = [row for row in rows if any(fnmatch.fnmatch(row, pattern) for pattern in patterns)]
