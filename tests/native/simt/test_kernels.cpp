@@ -696,7 +696,9 @@ private:
             return;
         compare(kernel_, test, got);
         const std::vector<float> again = run(kernel_, device, test, second);
-        if (!again.empty() && std::memcmp(again.data(), got.data(), got.size() * sizeof(float)) != 0)
+        // A GPU's arithmetic has one NaN; the host's keeps that of the operand which its compiler has named first.
+        const auto alike = [](float x, float y) { return bits(x) == bits(y) || (std::isnan(x) && std::isnan(y)); };
+        if (!again.empty() && !std::equal(again.begin(), again.end(), got.begin(), alike))
             report(kernel_, test, "the bits depend on alignment or on the order of threads");
     }
 
