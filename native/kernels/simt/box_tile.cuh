@@ -380,7 +380,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                     multiply_quads<Held, Streamed>(tile_held, place_held, tile_streamed, place_streamed, step, sum);
                 }
             }
-            ptx::arrive(left + read);
+            __syncwarp();
+            ptx::arrive(left + read); // each lane for itself: racecheck follows no other
             if (++read == Parts::kStages)
                 read = 0, parity ^= 1;
         }

@@ -91,6 +91,12 @@ __device__ __forceinline__ void outer_product(const float (&a)[Tile::TM], const 
 
 #if PYBLAS_HAS_WGMMA
 
+// When all its lanes are there, a warp has left; each of them says so, as racecheck follows no other.
+__device__ __forceinline__ void arrive_as_warp(uint64_t *barrier) {
+    __syncwarp();
+    ptx::arrive(barrier);
+}
+
 // Adds the sums of all slices, in order, into those of slice 0. False for threads whose work is done.
 template <class Tile>
 __device__ __forceinline__ bool gather_slices(uint64_t *met, float4 *handed, float (&acc)[Tile::TN][Tile::TM]) {
@@ -98,7 +104,7 @@ __device__ __forceinline__ bool gather_slices(uint64_t *met, float4 *handed, flo
         constexpr int kQuads = Tile::TM * Tile::TN / 4;
         const int slice = static_cast<int>(threadIdx.x) / Tile::kSliceThreads;
         handed += static_cast<int>(threadIdx.x) % Tile::kSliceThreads;
-        ptx::arrive(met);
+        arrive_as_warp(met);
         ptx::wait(met, 0); // everybody is done with the slots
         if (slice > 0) {
 #pragma unroll
@@ -107,10 +113,10 @@ __device__ __forceinline__ bool gather_slices(uint64_t *met, float4 *handed, flo
                 handed[((slice - 1) * kQuads + quad) * Tile::kSliceThreads] = {sum[0], sum[1], sum[2], sum[3]};
             }
         }
-        ptx::arrive(met);
+        arrive_as_warp(met);
         ptx::wait(met, 1);
         if (slice > 0) {
-            ptx::arrive(met); // for the store, which the others wait for
+            arrive_as_warp(met); // for the store, which the others wait for
             return false;
         }
 #pragma unroll 1
@@ -224,7 +230,7 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
                 }
 
                 // advance
-                ptx::arrive(left + slot);
+                arrive_as_warp(left + slot);
                 if (++slot == Tile::kStages)
                     slot = 0, parity ^= 1;
             }
@@ -237,7 +243,7 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
             store_tile<Tile, 1>(
                 problem, place.batch, block_row, block_column, smem,
                 [&] {
-                    ptx::arrive(met);
+                    arrive_as_warp(met);
                     ptx::wait(met, 0);
                 },
                 acc);
