@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     if (thread == 0) {
         for (int slot = 0; slot < Parts::kStages; ++slot) {
             ptx::init_barrier(come + slot, plan.mapped ? 1 : Tile::kThreads);
-            ptx::init_barrier(left + slot, Tile::kThreads);
+            ptx::init_barrier(left + slot, Tile::kThreads / 32);
         }
         ptx::publish_barriers();
     }
@@ -381,7 +381,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                 }
             }
             __syncwarp();
-            ptx::arrive(left + read); // each lane for itself: racecheck follows no other
+            if (thread % 32 == 0)
+                ptx::arrive(left + read);
             if (++read == Parts::kStages)
                 read = 0, parity ^= 1;
         }
