@@ -377,7 +377,7 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t number = static_cast<uint32_t>(block_number());
     ptx::launch_dependents();
     ptx::wait_for_predecessors();
-    if (number >= a.blocks + b.blocks || alpha.load() == 0.0f)
+    if (kEmptyHere || number >= a.blocks + b.blocks || alpha.load() == 0.0f)
         return;
     const bool second = number >= a.blocks;
     measure_columns(second ? b : a, second ? number - a.blocks : number);
@@ -389,7 +389,7 @@ __global__ void __launch_bounds__(Threads, Resident)
     const uint32_t number = static_cast<uint32_t>(block_number());
     ptx::launch_dependents();
     ptx::wait_for_predecessors();
-    if (number >= first.blocks + second.blocks || alpha.load() == 0.0f)
+    if (kEmptyHere || number >= first.blocks + second.blocks || alpha.load() == 0.0f)
         return;
     const bool later = number >= first.blocks;
     const Source &source = later ? second : first;

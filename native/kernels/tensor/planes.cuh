@@ -19,6 +19,13 @@
 
 namespace pyblas {
 
+// Planes are read by 90a code alone, so that kernels which write them are empty elsewhere.
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+constexpr bool kEmptyHere = true;
+#else
+constexpr bool kEmptyHere = false;
+#endif
+
 enum class Scheme : uint8_t { f16x2, bf16x3, f16x1 };
 
 PYBLAS_HOST_DEVICE constexpr int plane_count(Scheme scheme) {

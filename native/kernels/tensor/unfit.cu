@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads, Tile::kResident)
     ptx::launch_dependents();
     ptx::wait_for_predecessors();
     const Epilogue epilogue(problem);
-    if (epilogue.depth() == 0) // nothing was packed, and nothing left out
+    if (kEmptyHere || epilogue.depth() == 0) // nothing was packed, and nothing left out
         return;
     const int warp = static_cast<int>(threadIdx.x) / 32;
     for (int64_t first = blockIdx.x; first < grid.blocks; first += int64_t{kWarps} * gridDim.x) {
