@@ -100,6 +100,7 @@ SPILLED = {
     "multiply_unfit_parts": 440,
     "wgmma": 640,
     "wgmma_skinny": 16,
+    "wmma_tf32": 32,
 }
 
 
