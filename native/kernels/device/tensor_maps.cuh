@@ -2,8 +2,11 @@
 // so that the library does not link to the driver.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -32,6 +35,26 @@ inline Status tensor_map_encoder(decltype(&cuTensorMapEncodeTiled) *encode) {
     return kSuccess;
 }
 
+// Boxes of a tensor of four dimensions; strides, of all but the first, are in bytes. Zeros stand for what is outside.
+inline Status encode_map(CUtensorMapDataType type, void *address, const int64_t (&extents)[4],
+                         const int64_t (&strides)[3], const int (&box)[4], bool swizzled, CUtensorMap *map) {
+    decltype(&cuTensorMapEncodeTiled) encode = nullptr;
+    PYBLAS_TRY(tensor_map_encoder(&encode));
+    cuuint64_t sizes[4], steps[3];
+    cuuint32_t sides[4];
+    std::copy(std::begin(extents), std::end(extents), sizes);
+    std::copy(std::begin(strides), std::end(strides), steps);
+    std::copy(std::begin(box), std::end(box), sides);
+    const cuuint32_t each[4] = {1, 1, 1, 1};
+    const CUresult result = encode(map, type, 4, address, sizes, steps, sides, each, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                   swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS)
+        return fail(PYBLAS_STATUS_EXECUTION_FAILED, "the driver refused a tensor map (%d) for %lld lines of %lld",
+                    static_cast<int>(result), static_cast<long long>(extents[1]), static_cast<long long>(extents[0]));
+    return kSuccess;
+}
+
 // The matrices of an operand, as boxes see them.
 struct MatrixMap {
     CUtensorMap map;
@@ -52,28 +75,14 @@ inline bool can_map(const Operand &operand, int64_t batch) {
 // ones of its quads, then the second ones, and so on; their number is a multiple of four then.
 inline Status map_matrices(const Operand &operand, int64_t length, int64_t columns, int64_t batch, int box_length,
                            int box_columns, bool by_quads, bool swizzled, MatrixMap *mapped) {
-    decltype(&cuTensorMapEncodeTiled) encode = nullptr;
-    PYBLAS_TRY(tensor_map_encoder(&encode));
     const bool many = batch > 1 && operand.stride != 0;
     mapped->step = !many ? 0 : operand.stride < 0 ? -1 : 1;
     mapped->first = many && operand.stride < 0 ? static_cast<int>(batch - 1) : 0;
     const int group = by_quads ? 4 : 1;
-    const auto bytes = [](int64_t floats) { return static_cast<cuuint64_t>(floats) * 4; };
-    const cuuint64_t extents[4] = {static_cast<cuuint64_t>(length), static_cast<cuuint64_t>(columns / group),
-                                   static_cast<cuuint64_t>(group), static_cast<cuuint64_t>(many ? batch : 1)};
-    const cuuint64_t strides[3] = {bytes(operand.ld * group), bytes(operand.ld),
-                                   many ? bytes(std::abs(operand.stride)) : 16};
-    const cuuint32_t box[4] = {static_cast<cuuint32_t>(box_length), static_cast<cuuint32_t>(box_columns / group),
-                               static_cast<cuuint32_t>(group), 1};
-    const cuuint32_t steps[4] = {1, 1, 1, 1};
-    const CUresult result = encode(
-        &mapped->map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, operand.matrix<float>(mapped->first), extents, strides, box,
-        steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (result != CUDA_SUCCESS)
-        return fail(PYBLAS_STATUS_EXECUTION_FAILED, "the driver refused a tensor map (%d) for columns of %lld, ld %lld",
-                    static_cast<int>(result), static_cast<long long>(length), static_cast<long long>(operand.ld));
-    return kSuccess;
+    return encode_map(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, operand.matrix<float>(mapped->first),
+                      {length, columns / group, group, many ? batch : 1},
+                      {operand.ld * group * 4, operand.ld * 4, many ? std::abs(operand.stride) * 4 : 16},
+                      {box_length, box_columns / group, group, 1}, swizzled, &mapped->map);
 }
 
 } // namespace pyblas
