@@ -69,6 +69,7 @@ using Direct4 = DirectTile<OwnTile<64, 4, 256, 8, 4, 8, 1, 1, 1, 256>, 2, 4>;
 
 using Fed16 = FedTile<OwnTile<128, 16, 64, 8, 16, 16, 4, 1, 1, 256>, 6>;
 using Fed32 = FedTile<OwnTile<128, 32, 32, 8, 16, 16, 4, 1, 2, 256>, 8>;
+using Fed48 = FedTile<OwnTile<128, 48, 32, 8, 12, 16, 8, 1, 4, 256>, 8>;
 using Fed64 = FedTile<OwnTile<128, 64, 32, 8, 16, 16, 8, 1, 4, 256>, 8>;
 
 #define PYBLAS_SKINNY_ROW_OF(name, Tile, sm, needs_90a, Kernels)                                                       \
@@ -93,7 +94,8 @@ constexpr Kernel kRows[] = {
     PYBLAS_SKINNY_ROW("64x16x128", Tile16), PYBLAS_SKINNY_ROW("128x1x32", Tall1),
     PYBLAS_SKINNY_ROW("256x4x16", Tall4),   PYBLAS_SKINNY_ROW("256x16x16", Tall16),
     PYBLAS_DIRECT_ROW("64x4x256", Direct4), PYBLAS_FED_ROW("128x16x64", Fed16),
-    PYBLAS_FED_ROW("128x32x32", Fed32),     PYBLAS_FED_ROW("128x64x32", Fed64),
+    PYBLAS_FED_ROW("128x32x32", Fed32),     PYBLAS_FED_ROW("128x48x32", Fed48),
+    PYBLAS_FED_ROW("128x64x32", Fed64),
 };
 #undef PYBLAS_FED_ROW
 #undef PYBLAS_DIRECT_ROW
