@@ -303,9 +303,8 @@ struct Check::Tiles {
         return to->empty() || fetch(context, to->data(), from, static_cast<size_t>(ld) * size,
                                     static_cast<size_t>(side) * size, static_cast<size_t>(count));
     }
-    bool get_c(std::vector<char> *to, const Tile &tile) const {
-        return get(to, product.c, tile.row + tile.column * product.ldc, product.ldc, tile.rows, tile.columns,
-                   product.shape.c_type);
+    bool get_c(std::vector<char> *to, const Tile &tile, const void *c, int64_t ldc) const {
+        return get(to, c, tile.row + tile.column * ldc, ldc, tile.rows, tile.columns, product.shape.c_type);
     }
     // Vectors first to first + count of an operand whose vectors are its columns, or its rows.
     bool get_vectors(Vectors *to, const void *base, int64_t ld, bool columns, int64_t first, int64_t count) const {
@@ -350,7 +349,7 @@ struct Check::Tiles {
         const bool multiplies = product.alpha != 0 && s.k > 0;
         Vectors a, b;
         std::vector<char> after;
-        if (!get_c(&after, tile))
+        if (!get_c(&after, tile, product.c, product.ldc))
             return false;
         if (multiplies && !(get_vectors(&a, product.a, product.lda, s.transa != 'N', tile.row, tile.rows) &&
                             get_vectors(&b, product.b, product.ldb, s.transb == 'N', tile.column, tile.columns)))
@@ -395,9 +394,11 @@ Check::Check(const Product &product, Fetch fetch, void *context) noexcept : tile
         tiles->fetch = fetch;
         tiles->context = context;
         tiles->choose();
+        const void *addend = product.addend ? product.addend : product.c;
+        const int64_t ld = product.addend ? product.ld_addend : product.ldc;
         if (product.beta != 0)
             for (const Tile &tile : tiles->tiles)
-                if (!tiles->get_c(&tiles->before.emplace_back(), tile))
+                if (!tiles->get_c(&tiles->before.emplace_back(), tile, addend, ld))
                     return;
         tiles_ = tiles.release();
     } catch (const std::bad_alloc &) {

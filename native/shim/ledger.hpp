@@ -55,9 +55,12 @@ struct Product {
     float alpha, beta;
     const void *a, *b, *c;
     int64_t lda, ldb, ldc;
+    const void *addend = nullptr; // what beta multiplies, where that is not C's old content; its leading dimension,
+    int64_t ld_addend = 0;        // 0 for one column that stands for all
 };
 
-// Copies `count` pieces of `bytes` bytes, `pitch` bytes apart, to `to`, where they lie without gaps. False: it cannot.
+// Copies `count` pieces of `bytes` bytes, which begin `pitch` bytes apart, to `to`, where they lie without gaps. False:
+// it cannot.
 using Fetch = bool (*)(void *context, void *to, const void *from, size_t pitch, size_t bytes, size_t count);
 bool fetch_from_host(void *, void *to, const void *from, size_t pitch, size_t bytes, size_t count) noexcept;
 
