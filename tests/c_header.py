@@ -31,6 +31,7 @@ TWINS = {
     "pyblasGemmStridedBatchedEx": "cublasGemmStridedBatchedEx",
     "pyblasGemmStridedBatchedEx_64": "cublasGemmStridedBatchedEx_64",
 }
+HEADERS = ("cublas_v2.h", "cublas_api.h", "cublasLt.h", "library_types.h")
 ENUMS = {
     "pyblasStatus_t": "cublasStatus_t",
     "pyblasOperation_t": "cublasOperation_t",
@@ -73,21 +74,25 @@ def functions(text: str, prefix: str) -> dict[str, Function]:
     pattern = rf"([\w \t\n*]+?)\b({prefix}\w+)\s*\(([^(){{}};]*)\)\s*;"
     found = {}
     for returns, name, inside in re.findall(pattern, bare(text)):
+        if plain(returns) in ("", "return"):  # a call in the body of an inline function
+            continue
         parameters = [] if inside.strip() in ("", "void") else inside.split(",")
         found[name] = Function(plain(returns), tuple(parameter(text) for text in parameters))
     return found
 
 
 def enums(text: str) -> dict[str, dict[str, int]]:
-    """Constants of each named enum. Each has a value of its own or follows the one before."""
+    """Constants of each named enum. Each has a value of its own, made of numbers and earlier ones, or follows the one
+    before."""
     found = {}
+    known: dict[str, int] = {}
     for inside, name in re.findall(r"typedef\s+enum\s*\w*\s*\{([^}]*)\}\s*(\w+)\s*;", bare(text)):
         constants: dict[str, int] = {}
         last = -1
         for item in filter(None, (item.strip() for item in inside.split(","))):
             constant, _, value = (part.strip() for part in item.partition("="))
-            last = constants[value] if value in constants else int(value, 0) if value else last + 1
-            constants[constant] = last
+            last = eval(value, {"__builtins__": {}}, known) if value else last + 1
+            constants[constant] = known[constant] = last
         found[name] = constants
     return found
 
@@ -134,7 +139,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python tests/c_header.py <folder of cublas_v2.h>", file=sys.stderr)
         return 2
-    real = "\n".join((Path(arguments[0]) / name).read_text() for name in ("cublas_v2.h", "cublas_api.h"))
+    real = "\n".join((Path(arguments[0]) / name).read_text() for name in HEADERS)
     ours = (Path(__file__).parents[1] / "native" / "include" / "pyblas_sgemm.h").read_text()
     real_functions, real_enums = functions(real, "cublas"), enums(real)
     wrong = differences(ours, real_functions, real_enums)

@@ -17,6 +17,7 @@ from pyblas_sgemm import _cffi
 
 PACKAGE = Path(_cffi.__file__).parent
 LIBRARY = PACKAGE / "lib" / "libpyblas_sgemm.so"
+SHIMS = [PACKAGE / "lib" / f"libpyblas_{name}.so" for name in ("cublas", "cublas_preload")]
 LOADER = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 SYSTEM = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libgcc_s.so.1", "libstdc++.so.6"}
 SYSTEM |= {LOADER.get(os.uname().machine, "")}
@@ -30,6 +31,12 @@ def dynamic(file: Path, tag: str) -> list[str]:
 
 def test_the_library_needs_only_what_every_linux_has():
     assert set(dynamic(LIBRARY, "DT_NEEDED")) <= SYSTEM
+
+
+@pytest.mark.parametrize("shim", SHIMS, ids=lambda path: path.name)
+def test_a_shim_needs_the_library_beside_it(shim):
+    assert set(dynamic(shim, "DT_NEEDED")) <= SYSTEM | {"libpyblas_sgemm.so"}
+    assert dynamic(shim, "DT_RUNPATH") == ["$ORIGIN"]
 
 
 def test_the_module_needs_the_library_beside_it():
@@ -58,7 +65,7 @@ def test_everything_for_c_lies_below_one_folder():
 
 
 def test_the_compiled_part_weighs_at_most_10_megabytes():
-    files = [LIBRARY, Path(_cffi.__file__)]
+    files = [LIBRARY, *SHIMS, Path(_cffi.__file__)]
     assert sum(len(zlib.compress(file.read_bytes())) for file in files) <= 10_000_000
 
 

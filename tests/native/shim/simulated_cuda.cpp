@@ -1,0 +1,105 @@
+// A libcuda whose device memory is the host's and whose work is done when it is queued. The stream kCaptured is being
+// captured.
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+constexpr uintptr_t kCaptured = 0xca0;
+
+struct Copy2d {
+    size_t source_x, source_y;
+    int source_type;
+    const void *source_host;
+    uint64_t source_device;
+    void *source_array;
+    size_t source_pitch;
+    size_t to_x, to_y;
+    int to_type;
+    void *to_host;
+    uint64_t to_device;
+    void *to_array;
+    size_t to_pitch;
+    size_t width, height;
+};
+
+thread_local int device = 0;
+
+double seconds() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+} // namespace
+
+extern "C" {
+
+void simulated_set_device(int ordinal) {
+    device = ordinal;
+}
+int cuCtxGetDevice(int *ordinal) {
+    *ordinal = device;
+    return 0;
+}
+int cuStreamIsCapturing(void *stream, int *status) {
+    *status = reinterpret_cast<uintptr_t>(stream) == kCaptured;
+    return 0;
+}
+int cuThreadExchangeStreamCaptureMode(int *) {
+    return 0;
+}
+int cuMemcpy2DAsync_v2(const Copy2d *copy, void *stream) {
+    if (reinterpret_cast<uintptr_t>(stream) == kCaptured || copy->source_pitch < copy->width)
+        return 1;
+    for (size_t i = 0; i < copy->height; ++i)
+        std::memcpy(static_cast<char *>(copy->to_host) + i * copy->to_pitch,
+                    reinterpret_cast<const char *>(copy->source_device) + i * copy->source_pitch, copy->width);
+    return 0;
+}
+int cuStreamSynchronize(void *stream) {
+    return reinterpret_cast<uintptr_t>(stream) == kCaptured;
+}
+int cuStreamCreate(void **stream, unsigned) {
+    *stream = nullptr;
+    return 0;
+}
+int cuStreamDestroy_v2(void *) {
+    return 0;
+}
+int cuMemAlloc_v2(uint64_t *memory, size_t bytes) {
+    *memory = reinterpret_cast<uint64_t>(std::malloc(bytes));
+    return 0;
+}
+int cuMemFree_v2(uint64_t memory) {
+    std::free(reinterpret_cast<void *>(memory));
+    return 0;
+}
+int cuMemsetD32Async(uint64_t memory, unsigned word, size_t count, void *) {
+    for (size_t i = 0; i < count; ++i)
+        reinterpret_cast<unsigned *>(memory)[i] = word;
+    return 0;
+}
+int cuEventCreate(double **event, unsigned) {
+    *event = new double(0);
+    return 0;
+}
+int cuEventDestroy_v2(double *event) {
+    delete event;
+    return 0;
+}
+int cuEventRecord(double *event, void *) {
+    *event = seconds();
+    return 0;
+}
+int cuEventQuery(double *) {
+    return 0;
+}
+int cuEventSynchronize(double *) {
+    return 0;
+}
+int cuEventElapsedTime(float *milliseconds, const double *begin, const double *end) {
+    *milliseconds = static_cast<float>(1e3 * (*end - *begin));
+    return 0;
+}
+}
