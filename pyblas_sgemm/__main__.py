@@ -25,6 +25,7 @@ import pyblas_sgemm
 
 from ._info import info, library_version, package_folder
 from ._ladder import run as climb
+from ._run import run as run_program
 
 UNIT = 2.0**-24  # a rounding to float32 is off by at most this, relatively
 SPIN_SECONDS = 0.3  # BLAS threads of NumPy spin for 0.1 s after a product; nobody is timed before they sleep
@@ -52,7 +53,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
     parser.add_argument("--version", action="version", version=f"pyblas-sgemm {library_version()}")
     for option, folder in FOLDERS.items():
         parser.add_argument(f"--{option}", action="store_true", help=f"print the folder {folder} of this installation")
-    commands = parser.add_subparsers(dest="command", metavar="{info,kernels,ladder}")
+    commands = parser.add_subparsers(dest="command", metavar="{info,kernels,ladder,run}")
     info_command = commands.add_parser("info", help="print engines, GPUs, build and settings")
     info_command.add_argument("--json", action="store_true", help="as JSON")
     commands.add_parser("kernels", help="print the table of kernels")
@@ -61,6 +62,16 @@ def run_command(arguments: Sequence[str] | None) -> int:
     ladder.add_argument(
         "--output", type=Path, default=Path("ladder"), help="folder of the table and the plots (default: %(default)s)"
     )
+    program = commands.add_parser(
+        "run", help="run a program whose BLAS products this library takes", usage="%(prog)s [options] PROGRAM ..."
+    )
+    program.add_argument("--report", action="store_true", help="say afterwards what was taken, what was not, and why")
+    program.add_argument("--verify", type=extent, metavar="N", help="compare one call in N with float64, and report")
+    program.add_argument("--device", choices=("cpu", "cuda", "auto"), help="where products of host arrays are computed")
+    program.add_argument("--compute", choices=("fp32", "fp32_pedantic", "tf32"), help="how products are computed")
+    program.add_argument("--min-flops", type=float, metavar="F", help="leave calls of less work to the program's BLAS")
+    program.add_argument("program", metavar="PROGRAM", help="a command, or a .py file for this Python")
+    program.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what the program is given")
     options = vars(parser.parse_args(arguments))
 
     folders = [folder for option, folder in FOLDERS.items() if options[option.replace("-", "_")]]
@@ -72,6 +83,16 @@ def run_command(arguments: Sequence[str] | None) -> int:
         print(kernel_table())
     elif options["command"] == "ladder":
         return climb(options["size"], options["output"])
+    elif options["command"] == "run":
+        return run_program(
+            options["program"],
+            options["arguments"],
+            report=options["report"],
+            verify=options["verify"] or 0,
+            device=options["device"],
+            compute=options["compute"],
+            min_flops=options["min_flops"],
+        )
     else:
         return demonstrate()
     return 0

@@ -17,7 +17,7 @@ from pyblas_sgemm import _cffi
 
 PACKAGE = Path(_cffi.__file__).parent
 LIBRARY = PACKAGE / "lib" / "libpyblas_sgemm.so"
-SHIMS = [PACKAGE / "lib" / f"libpyblas_{name}.so" for name in ("cublas", "cublas_preload")]
+SHIMS = [PACKAGE / "lib" / f"libpyblas_{name}.so" for name in ("cublas", "cublas_preload", "blas_preload")]
 LOADER = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 SYSTEM = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libgcc_s.so.1", "libstdc++.so.6"}
 SYSTEM |= {LOADER.get(os.uname().machine, "")}

@@ -34,6 +34,9 @@ pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 int inside = 0;
 bool forking = false, closed = false;
 
+// A BLAS may call its own functions by their public names, and where those are preloaded they lead back to us.
+thread_local bool in_this_thread = false;
+
 void close_at_exit() {
     pthread_mutex_lock(&lock);
     closed = true;
@@ -211,6 +214,8 @@ Status name_blas(const char *file) {
 }
 
 bool blas_gemm(const Product &p) {
+    if (in_this_thread)
+        return false;
     pthread_mutex_lock(&lock);
     while (!closed && (inside >= kMostCallers || forking))
         pthread_cond_wait(&changed, &lock);
@@ -223,8 +228,10 @@ bool blas_gemm(const Product &p) {
     // A single column or row may carry any stride; the BLAS wants to see a legal one.
     const int lda = int(a_plain ? std::max(p.a_col, p.m) : std::max(p.a_row, p.k));
     const int ldb = int(b_plain ? std::max(p.b_col, p.k) : std::max(p.b_row, p.n));
+    in_this_thread = true;
     sgemm(kColumnMajor, a_plain ? kPlain : kTransposed, b_plain ? kPlain : kTransposed, int(p.m), int(p.n), int(p.k),
           p.alpha, p.a, lda, p.b, ldb, p.beta, p.c, int(p.c_col));
+    in_this_thread = false;
     pthread_mutex_lock(&lock);
     --inside;
     pthread_cond_broadcast(&changed);

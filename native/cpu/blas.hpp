@@ -18,7 +18,7 @@ const char *blas_path();   // the file it came from; without one, why a named fi
 Status name_blas(const char *path);
 
 // p by the BLAS. Needs a loaded one, extents and strides below 2^31, a non-zero alpha and k, and c_row == 1.
-// False, and nothing done, once the process is ending.
+// False, and nothing done, once the process is ending, and if the BLAS itself asks.
 bool blas_gemm(const Product &p);
 
 } // namespace pyblas::cpu
