@@ -165,6 +165,28 @@ __device__ __forceinline__ void wait_for_blocks(uint64_t *barrier, uint32_t pari
 #endif
 }
 
+// What lies in another block's shared memory at the place that shared is in this one.
+__device__ __forceinline__ float4 load_of_block(const float4 *shared, int block) {
+    float4 value = {};
+#if PYBLAS_HAS_SM90
+    uint32_t address = shared_address(shared);
+    asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(block));
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(address));
+#endif
+    return value;
+}
+__device__ __forceinline__ float load_of_block(const float *shared, int block) {
+    float value = 0;
+#if PYBLAS_HAS_SM90
+    uint32_t address = shared_address(shared);
+    asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(block));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address));
+#endif
+    return value;
+}
+
 // Two floats rounded to the nearest 16-bit numbers, the first in the lower half of the word; and back.
 __device__ __forceinline__ uint32_t f16_pair(float first, float second) {
     uint32_t word;

@@ -37,7 +37,8 @@ inline Status tensor_map_encoder(decltype(&cuTensorMapEncodeTiled) *encode) {
 
 // Boxes of a tensor of four dimensions; strides, of all but the first, are in bytes. Zeros stand for what is outside.
 inline Status encode_map(CUtensorMapDataType type, void *address, const int64_t (&extents)[4],
-                         const int64_t (&strides)[3], const int (&box)[4], bool swizzled, CUtensorMap *map) {
+                         const int64_t (&strides)[3], const int (&box)[4], CUtensorMapSwizzle swizzle,
+                         CUtensorMap *map) {
     decltype(&cuTensorMapEncodeTiled) encode = nullptr;
     PYBLAS_TRY(tensor_map_encoder(&encode));
     cuuint64_t sizes[4], steps[3];
@@ -47,8 +48,7 @@ inline Status encode_map(CUtensorMapDataType type, void *address, const int64_t 
     std::copy(std::begin(box), std::end(box), sides);
     const cuuint32_t each[4] = {1, 1, 1, 1};
     const CUresult result = encode(map, type, 4, address, sizes, steps, sides, each, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                   swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                   swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         return fail(PYBLAS_STATUS_EXECUTION_FAILED, "the driver refused a tensor map (%d) for %lld lines of %lld",
                     static_cast<int>(result), static_cast<long long>(extents[1]), static_cast<long long>(extents[0]));
@@ -74,7 +74,7 @@ inline bool can_map(const Operand &operand, int64_t batch) {
 // the matrix; zeros stand for what is outside. By quads, columns are counted four at a time, and a box has the first
 // ones of its quads, then the second ones, and so on; their number is a multiple of four then.
 inline Status map_matrices(const Operand &operand, int64_t length, int64_t columns, int64_t batch, int box_length,
-                           int box_columns, bool by_quads, bool swizzled, MatrixMap *mapped) {
+                           int box_columns, bool by_quads, CUtensorMapSwizzle swizzle, MatrixMap *mapped) {
     const bool many = batch > 1 && operand.stride != 0;
     mapped->step = !many ? 0 : operand.stride < 0 ? -1 : 1;
     mapped->first = many && operand.stride < 0 ? static_cast<int>(batch - 1) : 0;
@@ -82,7 +82,7 @@ inline Status map_matrices(const Operand &operand, int64_t length, int64_t colum
     return encode_map(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, operand.matrix<float>(mapped->first),
                       {length, columns / group, group, many ? batch : 1},
                       {operand.ld * group * 4, operand.ld * 4, many ? std::abs(operand.stride) * 4 : 16},
-                      {box_length, box_columns / group, group, 1}, swizzled, &mapped->map);
+                      {box_length, box_columns / group, group, 1}, swizzle, &mapped->map);
 }
 
 } // namespace pyblas

@@ -74,10 +74,13 @@ Status start(const Problem &problem, const Launch &launch_on) {
     plan.mapped = problem.k > 0 && (!A::kByQuads || problem.m % 4 == 0) && can_map(problem.a, problem.batch) &&
                   can_map(problem.b, problem.batch);
     if (plan.mapped) {
+        const auto swizzle = [](bool swizzled) {
+            return swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE;
+        };
         PYBLAS_TRY(map_matrices(problem.a, ContiguousM ? problem.m : problem.k, ContiguousM ? problem.k : problem.m,
-                                problem.batch, A::kLength, A::kColumns, A::kByQuads, A::kSwizzled, &plan.a));
+                                problem.batch, A::kLength, A::kColumns, A::kByQuads, swizzle(A::kSwizzled), &plan.a));
         PYBLAS_TRY(map_matrices(problem.b, ContiguousN ? problem.n : problem.k, ContiguousN ? problem.k : problem.n,
-                                problem.batch, B::kLength, B::kColumns, B::kByQuads, B::kSwizzled, &plan.b));
+                                problem.batch, B::kLength, B::kColumns, B::kByQuads, swizzle(B::kSwizzled), &plan.b));
     }
     // Addresses that are asked for before the kernel ahead has ended must be sure to be right: the host's, and read.
     plan.asks_early = device.starts_early && plan.mapped && problem.alpha.known() && problem.alpha.value != 0.0f;

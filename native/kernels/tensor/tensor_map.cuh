@@ -25,7 +25,7 @@ inline bool operand_has_map(const Operand &operand, int64_t lines, int64_t batch
 // Boxes of 128 bytes of box_along numbers by box_lines lines, in any tensor of four dimensions.
 inline Status box_map(CUtensorMapDataType type, void *address, const int64_t (&extents)[4], const int64_t (&strides)[3],
                       int box_along, int box_lines, CUtensorMap *map) {
-    return encode_map(type, address, extents, strides, {box_along, box_lines, 1, 1}, true, map);
+    return encode_map(type, address, extents, strides, {box_along, box_lines, 1, 1}, CU_TENSOR_MAP_SWIZZLE_128B, map);
 }
 
 // Boxes of box_rows rows by 64 of k of one plane, or, across, of 64 rows by 64 of k. Coordinates are k, row, plane,

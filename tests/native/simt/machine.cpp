@@ -25,9 +25,9 @@ Settings settings;
 
 namespace {
 
-constexpr int kMostThreads = 1024;
 constexpr size_t kStackBytes = 64 * 1024;
 constexpr int kSharedWithoutOptIn = 48 * 1024, kMostShared = 227 * 1024;
+constexpr int kMostBlocks = 8;          // of a cluster
 constexpr unsigned char kPoison = 0xff; // floats become NaN
 
 struct Site {
@@ -53,20 +53,30 @@ struct Fiber {
     bool started = false; // its context can be jumped to
     State state = State::ready;
     Site site;
-    uint64_t value = 0;         // for other lanes, then of another lane
-    int source = 0;             // which one
-    std::vector<Copy> copies;   // in the order of their issue
-    std::vector<size_t> groups; // copies in each committed group, the oldest first
-    size_t open = 0;            // copies not yet committed
-    unsigned shares = 0;        // calls of share() so far
-    bool early = false;         // has not waited for the kernel ahead
-    uint32_t awaited[32] = {};  // Ticks::awaited while it runs
+    uint64_t value = 0;                                          // for other lanes, then of another lane
+    int source = 0;                                              // which one
+    std::vector<Copy> copies;                                    // in the order of their issue
+    std::vector<size_t> groups;                                  // copies in each committed group, the oldest first
+    size_t open = 0;                                             // copies not yet committed
+    unsigned shares = 0;                                         // calls of share() so far
+    bool early = false;                                          // has not waited for the kernel ahead
+    uint32_t awaited[kMostThreads] = {}, awaited_warps[32] = {}; // those of Ticks while it runs
+    uint32_t cluster_phase = 0;                                  // in which it arrived
+};
+
+// Of a cluster's blocks.
+struct Block {
+    int arrived, exited; // threads
+    Site barrier;        // where those who arrived wait
+    int first_at_barrier;
+    uint32_t met; // Ticks::barrier while it runs
 };
 
 struct MemoryBarrier {
     int expected = 0, missing = 0; // arrivals
     uint32_t phase = 0;
-    uint32_t arrivals[32] = {}, over[32] = {}; // each warp's last tick when it arrived, in this phase and the last one
+    // What came before that tick is told by this phase, and by the last one: of each thread, and of each warp.
+    uint32_t arrivals[kMostThreads] = {}, over[kMostThreads] = {}, warps[32] = {}, warps_over[32] = {};
     std::vector<Copy> copies = {};
 };
 
@@ -90,12 +100,14 @@ Fault fault;
 size_t most_dynamic_shared = 0;
 
 const Launched *launched;
-dim3 places[4]; // of the running thread, by Place
-int threads, arrived, exited;
-bool early;   // launched before the kernel ahead has ended
-Site barrier; // where those who arrived wait
-int first_at_barrier;
-std::map<const void *, MemoryBarrier> memory_barriers; // of the running block
+dim3 places[4];            // of the running thread, by Place
+Block blocks[kMostBlocks]; // of the running cluster
+int threads, cluster;      // of a block, blocks of a cluster
+uint64_t first_block;      // of the cluster
+int at_cluster;            // threads that wait for the cluster
+uint32_t cluster_phase;
+bool early;                                            // launched before the kernel ahead has ended
+std::map<const void *, MemoryBarrier> memory_barriers; // of the running cluster
 int vain_questions;                                    // of threads in a row
 
 std::map<std::pair<const void *, int>, int> shared_opt_in; // by kernel and device
@@ -112,6 +124,17 @@ void place_at(Place place, uint64_t number, const dim3 &size) {
 
 Fiber &self() {
     return fibers[running.thread];
+}
+
+int rank() {
+    return running.thread / threads;
+}
+
+int exited() {
+    int all = 0;
+    for (int block = 0; block < cluster; ++block)
+        all += blocks[block].exited;
+    return all;
 }
 
 // Back to the scheduler until it resumes this fiber.
@@ -144,12 +167,14 @@ void complete(Warp &warp, Meeting &meeting) {
 }
 
 void leave() {
-    if (arrived)
-        raise(FaultKind::barrier, "it exits while %d of %d threads wait at %s:%d", arrived, threads, barrier.file,
-              barrier.line);
+    Block &block = blocks[rank()];
+    if (block.arrived)
+        raise(FaultKind::barrier, "it exits while %d of %d threads wait at %s:%d", block.arrived, threads,
+              block.barrier.file, block.barrier.line);
     if (self().early)
         raise(FaultKind::access, "it exits without having waited for the kernel ahead");
-    ++exited;
+    ++block.exited;
+    vain_questions = 0;
     self().state = State::exited;
     Warp &warp = warps[running.thread / warpSize];
     warp.gone |= 1u << lane();
@@ -194,8 +219,11 @@ __attribute__((noinline)) void resume(int thread) {
     if (!fiber.stack)
         fiber.stack = new_stack();
     running = {true, thread, reinterpret_cast<uintptr_t>(fiber.stack), kStackBytes, fiber.early};
-    ticks.awaited = fiber.awaited;
-    place_at(Place::thread, static_cast<uint64_t>(thread), at(Place::block_size));
+    ticks.awaited = fiber.awaited, ticks.awaited_warps = fiber.awaited_warps;
+    ticks.barrier = blocks[rank()].met;
+    dynamic_shared.begin = dynamic_shared.first + static_cast<uintptr_t>(rank()) * kMostShared;
+    place_at(Place::thread, static_cast<uint64_t>(thread % threads), at(Place::block_size));
+    place_at(Place::block, first_block + static_cast<uint64_t>(rank()), at(Place::grid_size));
     if (!_setjmp(scheduler)) {
         if (fiber.started)
             _longjmp(fiber.context, 1);
@@ -206,7 +234,7 @@ __attribute__((noinline)) void resume(int thread) {
 
 // Threads that are left behind wait inside of a kernel and cannot be used again.
 void abandon() {
-    for (int thread = 0; thread < threads; ++thread)
+    for (int thread = 0; thread < threads * cluster; ++thread)
         if (fibers[thread].state != State::exited)
             fibers[thread].started = false;
 }
@@ -216,7 +244,7 @@ void find_static_shared() {
     const auto visit = [](dl_phdr_info *program, size_t, void *) {
         for (int i = 0; i < program->dlpi_phnum; ++i)
             if (program->dlpi_phdr[i].p_type == PT_TLS) {
-                static_shared.begin = reinterpret_cast<uintptr_t>(program->dlpi_tls_data);
+                static_shared.first = static_shared.begin = reinterpret_cast<uintptr_t>(program->dlpi_tls_data);
                 static_shared.bytes = program->dlpi_phdr[i].p_memsz;
             }
         return 1; // the first is the program itself
@@ -244,33 +272,40 @@ void watch_segmentation_faults() {
     sigaction(SIGSEGV, &action, nullptr);
 }
 
-bool run_block() {
-    ticks.block = ticks.barrier = ++ticks.now;
+bool run_cluster() {
+    const int all = threads * cluster;
+    ticks.block = ticks.barrier = ticks.cluster = ++ticks.now;
     start_unordered();
-    arrived = exited = 0;
-    for (int thread = 0; thread < threads; ++thread) {
+    for (Block &block : blocks)
+        block = {0, 0, {}, 0, ticks.now};
+    at_cluster = 0;
+    cluster_phase = 0;
+    for (int thread = 0; thread < all; ++thread) {
         Fiber &fiber = fibers[thread];
         fiber.state = State::ready;
         fiber.copies.clear();
         fiber.groups.clear();
         fiber.open = 0;
         fiber.early = early;
-        std::fill_n(fiber.awaited, 32, 0);
+        std::fill_n(fiber.awaited, kMostThreads, 0);
+        std::fill_n(fiber.awaited_warps, 32, 0);
     }
     memory_barriers.clear();
     vain_questions = 0;
-    for (int first = 0; first < threads; first += warpSize) {
+    for (int first = 0; first < all; first += warpSize) {
         Warp &warp = warps[first / warpSize];
-        warp.gone = threads - first < warpSize ? ~0u << (threads - first) : 0;
+        warp.gone = all - first < warpSize ? ~0u << (all - first) : 0;
         for (Meeting &meeting : warp.meetings)
             meeting.arrived = 0;
     }
-    std::memset(reinterpret_cast<void *>(dynamic_shared.begin), kPoison, dynamic_shared.bytes);
+    for (int block = 0; block < cluster; ++block)
+        std::memset(reinterpret_cast<char *>(dynamic_shared.first) + block * kMostShared, kPoison,
+                    dynamic_shared.bytes);
 
-    for (bool forward = settings.order != Order::descending; exited < threads;) {
+    for (bool forward = settings.order != Order::descending; exited() < all;) {
         bool progress = false;
-        for (int i = 0; i < threads; ++i) {
-            const int thread = forward ? i : threads - 1 - i;
+        for (int i = 0; i < all; ++i) {
+            const int thread = forward ? i : all - 1 - i;
             if (fibers[thread].state != State::ready)
                 continue;
             progress = true;
@@ -451,7 +486,11 @@ void arrive_at(const void *address, bool after_copies, const void *code) {
     MemoryBarrier &barrier = barrier_at(address, code);
     vain_questions = 0;
     const int warp = running.thread / warpSize;
-    barrier.arrivals[warp] = ticks.warp[warp];
+    // It tells what it has waited for itself, too.
+    for (int thread = 0; thread < threads * cluster; ++thread)
+        barrier.arrivals[thread] = std::max(barrier.arrivals[thread], self().awaited[thread]);
+    barrier.arrivals[running.thread] = ++ticks.now;
+    barrier.warps[warp] = ticks.warp[warp];
     if (after_copies) {
         Fiber &fiber = self();
         barrier.copies.insert(barrier.copies.end(), fiber.copies.begin(), fiber.copies.end());
@@ -463,7 +502,8 @@ void arrive_at(const void *address, bool after_copies, const void *code) {
         return;
     barrier.missing = barrier.expected;
     ++barrier.phase;
-    std::copy_n(barrier.arrivals, 32, barrier.over);
+    std::copy_n(barrier.arrivals, kMostThreads, barrier.over);
+    std::copy_n(barrier.warps, 32, barrier.warps_over);
 }
 
 bool phase_is_over(const void *address, uint32_t parity, const void *code) {
@@ -481,8 +521,10 @@ bool phase_is_over(const void *address, uint32_t parity, const void *code) {
     }
     barrier.copies.clear();
     Fiber &fiber = self();
+    for (int thread = 0; thread < threads * cluster; ++thread)
+        fiber.awaited[thread] = std::max(fiber.awaited[thread], barrier.over[thread]);
     for (int warp = 0; warp < 32; ++warp)
-        fiber.awaited[warp] = std::max(fiber.awaited[warp], barrier.over[warp]);
+        fiber.awaited_warps[warp] = std::max(fiber.awaited_warps[warp], barrier.warps_over[warp]);
     return true;
 }
 
@@ -501,7 +543,7 @@ void copy_in_bulk(float *shared, const float *global, size_t bytes, const void *
 // A box in quads of floats, and one by one where the tensor ends within a quad; zeros for those outside. Quads of a
 // turned box change places by the bits of their address above 128 bytes.
 void copy_box(float *shared, const CUtensorMap &map, const int (&first)[4], const void *barrier, const void *code) {
-    if (reinterpret_cast<uintptr_t>(shared) % (map.swizzled ? 1024 : 128))
+    if (reinterpret_cast<uintptr_t>(shared) % (8 * map.turned))
         raise(FaultKind::alignment, "a box is copied to %p, at %s", static_cast<void *>(shared), place(code).c_str());
     const auto inside = [&](int axis, int64_t at) { return at >= 0 && static_cast<uint64_t>(at) < map.extents[axis]; };
     const auto step = [&](int axis) { return static_cast<int64_t>(map.strides[axis - 1] / 4); };
@@ -513,8 +555,7 @@ void copy_box(float *shared, const CUtensorMap &map, const int (&first)[4], cons
         const float *const source = map.data + column * step(1) + plane * step(2) + first[3] * step(3);
         for (uint32_t i = 0; i < map.box[0]; i += 4) {
             auto target = reinterpret_cast<uintptr_t>(shared + line * map.box[0] + i);
-            if (map.swizzled)
-                target ^= target / 128 % 8 * 16;
+            target ^= target / 128 % 8 * 16 & (map.turned - 16);
             const int64_t row = int64_t{first[0]} + i;
             const int wide = inside(0, row) == inside(0, row + 3) ? 4 : 1;
             for (int part = 0; part < 4; part += wide) {
@@ -530,15 +571,68 @@ void copy_box(float *shared, const CUtensorMap &map, const int (&first)[4], cons
     fiber.copies.resize(own);
 }
 
+void arrive_at_cluster() {
+    self().cluster_phase = cluster_phase;
+    ++at_cluster;
+    vain_questions = 0;
+}
+
+void wait_for_cluster(const void *code) {
+    while (self().cluster_phase == cluster_phase) {
+        if (at_cluster + exited() == threads * cluster) {
+            at_cluster = 0;
+            ++cluster_phase;
+            ticks.cluster = ++ticks.now;
+            for (Block &block : blocks)
+                block.met = ticks.now;
+            break;
+        }
+        if (++vain_questions > 64 * kMostThreads)
+            raise(FaultKind::barrier, "not all threads of the cluster arrive, at %s", place(code).c_str());
+        suspend();
+    }
+    ticks.barrier = blocks[rank()].met;
+}
+
+void load_of_block(const void *shared, void *value, size_t bytes, int block, const void *code) {
+    if (block < 0 || block >= cluster)
+        raise(FaultKind::bounds, "block %d of a cluster of %d, at %s", block, cluster, place(code).c_str());
+    if (blocks[block].exited == threads)
+        raise(FaultKind::bounds, "block %d of the cluster has left, at %s", block, place(code).c_str());
+    const ptrdiff_t away = static_cast<ptrdiff_t>(block - rank()) * kMostShared;
+    const void *const there = static_cast<const char *>(shared) + away;
+    // Blocks are ordered by the cluster's barrier alone.
+    const uintptr_t begin = dynamic_shared.begin;
+    const uint32_t met = ticks.barrier;
+    dynamic_shared.begin += static_cast<uintptr_t>(away);
+    if (away)
+        ticks.barrier = ticks.cluster;
+    check(there, bytes, false, code);
+    dynamic_shared.begin = begin;
+    ticks.barrier = met;
+    std::memcpy(value, there, bytes);
+}
+
 cudaError_t run_grid(const cudaLaunchConfig_t &config, const Launched &launched_now) {
     const dim3 grid = config.gridDim, block = config.blockDim;
+    early = false;
+    cluster = 1;
+    for (unsigned i = 0; i < config.numAttrs; ++i) {
+        const cudaLaunchAttribute &attribute = config.attrs[i];
+        if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization)
+            early = attribute.val.programmaticStreamSerializationAllowed != 0;
+        else
+            cluster = static_cast<int>(attribute.val.clusterDim.x);
+    }
     const auto opt_in = shared_opt_in.find({launched_now.kernel, settings.device});
     const int shared_limit =
         std::min(settings.shared_per_block, opt_in == shared_opt_in.end() ? kSharedWithoutOptIn : opt_in->second);
     threads = static_cast<int>(block.x * block.y * block.z);
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535 ||
         threads == 0 || threads > kMostThreads || block.z > 64 ||
-        config.dynamicSmemBytes > static_cast<size_t>(shared_limit))
+        config.dynamicSmemBytes > static_cast<size_t>(shared_limit) || cluster > kMostBlocks ||
+        grid.x % static_cast<unsigned>(cluster) != 0 ||
+        (cluster > 1 && (threads % warpSize != 0 || threads * cluster > kMostThreads)))
         return last_error = cudaErrorInvalidConfiguration;
 
     launched = &launched_now;
@@ -548,24 +642,24 @@ cudaError_t run_grid(const cudaLaunchConfig_t &config, const Launched &launched_
         find_static_shared();
         watch_segmentation_faults();
     }
-    alignas(1024) static char memory[kMostShared];
-    dynamic_shared.begin = reinterpret_cast<uintptr_t>(memory);
+    static_assert(kMostShared % 1024 == 0, "the copy engine exchanges quads by their addresses");
+    alignas(1024) static char memory[kMostBlocks * kMostShared];
+    dynamic_shared.first = dynamic_shared.begin = reinterpret_cast<uintptr_t>(memory);
     dynamic_shared.bytes = config.dynamicSmemBytes;
     most_dynamic_shared = std::max(most_dynamic_shared, dynamic_shared.bytes);
     dynamic_shared.words.resize(sizeof memory / 4);
     const Region given(launched_now.arguments, launched_now.arguments_size, Access::read, "kernel parameters");
     parameters = &given;
-    early = config.numAttrs > 0; // the only attribute there is
 
     ticks.launch = ++ticks.now;
     forget_arrivals();
-    const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
-    for (uint64_t i = 0; i < blocks; ++i) {
-        const uint64_t number = settings.order == Order::ascending ? i : blocks - 1 - i;
-        if (blocks > 4096 && number + 1 < blocks && number % static_cast<uint64_t>(settings.sample) != 0)
+    const uint64_t count = uint64_t{grid.x} * grid.y * grid.z / static_cast<unsigned>(cluster);
+    for (uint64_t i = 0; i < count; ++i) {
+        const uint64_t number = settings.order == Order::ascending ? i : count - 1 - i;
+        if (count > 4096 && number + 1 < count && number % static_cast<uint64_t>(settings.sample) != 0)
             continue;
-        place_at(Place::block, number, grid);
-        if (!run_block()) {
+        first_block = number * static_cast<unsigned>(cluster);
+        if (!run_cluster()) {
             abandon();
             return last_error = cudaErrorLaunchFailure;
         }
@@ -579,26 +673,27 @@ using namespace pyblas::simulator;
 
 void __syncthreads(const char *file, int line) {
     Fiber &fiber = self();
+    Block &block = blocks[rank()];
     const Site site{file, line};
-    if (exited)
-        raise(FaultKind::barrier, "%d of %d threads have exited before %s:%d", exited, threads, file, line);
-    if (arrived == 0) {
-        barrier = site;
-        first_at_barrier = running.thread;
-    } else if (!(barrier == site)) {
-        raise(FaultKind::barrier, "it waits at %s:%d, thread %d at %s:%d", file, line, first_at_barrier, barrier.file,
-              barrier.line);
+    if (block.exited)
+        raise(FaultKind::barrier, "%d of %d threads have exited before %s:%d", block.exited, threads, file, line);
+    if (block.arrived == 0) {
+        block.barrier = site;
+        block.first_at_barrier = running.thread;
+    } else if (!(block.barrier == site)) {
+        raise(FaultKind::barrier, "it waits at %s:%d, thread %d at %s:%d", file, line, block.first_at_barrier,
+              block.barrier.file, block.barrier.line);
     }
-    if (++arrived < threads) {
+    if (++block.arrived < threads) {
         fiber.site = site;
         fiber.state = State::at_barrier;
         suspend();
         return;
     }
     for (int thread = 0; thread < threads; ++thread)
-        fibers[thread].state = State::ready;
-    arrived = 0;
-    ticks.barrier = ++ticks.now;
+        fibers[rank() * threads + thread].state = State::ready;
+    block.arrived = 0;
+    ticks.barrier = block.met = ++ticks.now;
 }
 
 void __syncwarp(unsigned mask, const char *file, int line) {
@@ -619,9 +714,9 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType, cuuint32_
                                 const cuuint32_t *steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
     map->data = static_cast<const float *>(data);
-    map->swizzled = swizzle == CU_TENSOR_MAP_SWIZZLE_128B;
+    map->turned = 16u << swizzle;
     bool legal = rank == 4 && data && reinterpret_cast<uintptr_t>(data) % 16 == 0 && box[0] % 4 == 0 &&
-                 (!map->swizzled || box[0] <= 32);
+                 (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || 4 * box[0] <= map->turned);
     for (int axis = 0; axis < 4; ++axis) {
         legal &= extents[axis] > 0 && extents[axis] <= uint64_t{1} << 32 && box[axis] > 0 && box[axis] <= 256 &&
                  steps[axis] == 1;

@@ -5,7 +5,12 @@
 
 #include "simulator.hpp"
 
+#include <cuda.h>
+#include <cuda_runtime.h>
+
 namespace pyblas::simulator {
+
+constexpr int kMostThreads = 1024; // of a cluster
 
 // Ends the running kernel; outside of a kernel, the program.
 [[noreturn]] void raise(FaultKind kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -16,7 +21,7 @@ std::string place(const void *code);
 // The running thread.
 struct Running {
     bool any = false;
-    int thread = 0; // number in its block
+    int thread = 0; // number in its cluster, block after block
     uintptr_t stack = 0;
     size_t stack_bytes = 0;
     bool early = false; // the kernel ahead may still run
@@ -26,18 +31,22 @@ extern Running running;
 // Ticks wherever threads meet. An access before a tick and one after it are ordered for those who met.
 struct Ticks {
     uint32_t now = 1;
-    uint32_t launch = 1, block = 1;    // when this one began
-    uint32_t barrier = 1;              // the block's last
-    uint32_t warp[32] = {};            // each warp's last
-    const uint32_t *awaited = nullptr; // of each warp, what came before that tick the running thread has waited for
+    uint32_t launch = 1, block = 1; // when this one began
+    uint32_t barrier = 1;           // the last one of the running thread's block
+    uint32_t cluster = 1;           // the cluster's last
+    uint32_t warp[32] = {};         // each warp's last
+    // What came before that tick the running thread has waited for: of each thread, and of each warp, whose lanes had
+    // met.
+    const uint32_t *awaited = nullptr, *awaited_warps = nullptr;
 };
 extern Ticks ticks;
 
-// Shared memory of the running block.
+// Shared memory of the running block. Blocks of a cluster have theirs one after another.
 struct Shared {
     const char *name;
     uintptr_t begin = 0;
     size_t bytes = 0;
+    uintptr_t first = 0; // of all
     std::vector<Word> words = {};
 
     bool holds(uintptr_t address) const { return address - begin < bytes; }
@@ -87,5 +96,11 @@ void arrive_at(const void *barrier, bool after_copies, const void *code);
 bool phase_is_over(const void *barrier, uint32_t parity, const void *code);
 void copy_in_bulk(float *shared, const float *global, size_t bytes, const void *barrier, const void *code);
 void copy_box(float *shared, const CUtensorMap &map, const int (&first)[4], const void *barrier, const void *code);
+
+// Clusters: all threads that have not exited meet.
+void arrive_at_cluster();
+void wait_for_cluster(const void *code);
+// What another block has at the place that shared is in this one.
+void load_of_block(const void *shared, void *value, size_t bytes, int block, const void *code);
 
 } // namespace pyblas::simulator

@@ -69,9 +69,10 @@ bool before_warp_barrier(uint32_t tick, int other) {
     return tick >= ticks.block && same_warp(other, running.thread) && tick < ticks.warp[running.thread / 32];
 }
 
-// Whether the running thread has waited, at a barrier in memory, for that warp.
+// Whether the running thread has waited, at a barrier in memory, for that thread or for its warp.
 bool before_arrival(uint32_t tick, int other) {
-    return tick >= ticks.block && (other == kSeen || tick < ticks.awaited[other / 32]);
+    return tick >= ticks.block &&
+           (other == kSeen || tick < ticks.awaited[other] || tick < ticks.awaited_warps[other / 32]);
 }
 
 // Whether what another thread, or this one, did at that tick comes before what the running thread does now.
@@ -80,11 +81,12 @@ bool ordered(uint32_t tick, int other) {
            (tick >= ticks.block && other == running.thread);
 }
 
-// Which warps the others are in is not known: any that was waited for counts, and the last reader is judged by its own.
+// Who the others are is not known: any that was waited for counts, and the last reader is judged by itself.
 bool others_ordered(const Word &word) {
     const auto awaited = [&] {
         return word.read_by_others >= ticks.block &&
-               word.read_by_others < *std::max_element(ticks.awaited, ticks.awaited + 32);
+               (word.read_by_others < *std::max_element(ticks.awaited, ticks.awaited + kMostThreads) ||
+                word.read_by_others < *std::max_element(ticks.awaited_warps, ticks.awaited_warps + 32));
     };
     return word.others == Word::Others::none || before_barrier(word.read_by_others) || awaited() ||
            (word.others == Word::Others::warp && before_warp_barrier(word.read_by_others, word.reader));
@@ -124,7 +126,7 @@ void touch(Word &word, bool write, bool defined, const Touched &touched, uintptr
 
 // Shared memory is undefined when a block starts: what an earlier one left is forgotten here.
 Word &shared_word(Shared &shared, uintptr_t address) {
-    Word &word = shared.words[(address - shared.begin) / 4];
+    Word &word = shared.words[(address - shared.first) / 4];
     if (std::max(word.written, word.read) < ticks.block)
         word = Word{};
     return word;

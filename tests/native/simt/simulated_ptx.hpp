@@ -65,11 +65,22 @@ void give_registers_back() {}
 template <int Registers>
 void take_registers() {}
 
-// Clusters are single blocks here.
-inline void announce_to_cluster() {}
-inline void wait_for_cluster() {
-    __syncthreads();
+inline void announce_to_cluster() {
+    simulator::arrive_at_cluster();
 }
+inline void arrive_at_cluster() {
+    simulator::arrive_at_cluster();
+}
+__attribute__((always_inline)) inline void wait_for_cluster() {
+    simulator::wait_for_cluster(__builtin_return_address(0));
+}
+template <class T>
+__attribute__((always_inline)) inline T load_of_block(const T *shared, int block) {
+    T value;
+    simulator::load_of_block(shared, &value, sizeof value, block, __builtin_return_address(0));
+    return value;
+}
+// To this block only: its kernel runs with clusters of one block here.
 template <class T>
 void tell_block(T *shared, const T &value, uint64_t *, int) {
     *shared = value;

@@ -252,8 +252,33 @@ __global__ void box_copy(const CUtensorMap map, float *out) {
 CUtensorMap columns_of_quads(float *data) {
     const Operand operand{data, nullptr, 4, 0};
     MatrixMap mapped;
-    failures += map_matrices(operand, 4, kThreads / 4, 1, 4, kThreads / 4, false, false, &mapped) != kSuccess;
+    failures += map_matrices(operand, 4, kThreads / 4, 1, 4, kThreads / 4, false, CU_TENSOR_MAP_SWIZZLE_NONE,
+                             &mapped) != kSuccess;
     return mapped.map;
+}
+
+// ---- clusters ------------------------------------------------------------------------------------------------------
+
+enum Cluster { meets_twice, meets_late, meets_early, asks_a_stranger };
+
+// Two blocks read each other's quads. The first warp does.
+template <Cluster cluster>
+__global__ void exchange_between_blocks(const float *in, float *out) {
+    float4 *const smem = dynamic_shared();
+    const int thread = static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x);
+    const auto meet = [] {
+        ptx::arrive_at_cluster();
+        ptx::wait_for_cluster();
+    };
+    if (thread < kThreads / 2)
+        smem[thread] = {in[thread], 0, 0, 0};
+    if (cluster != meets_late)
+        meet();
+    if (thread < kThreads / 2)
+        out[thread + block * kThreads] =
+            ptx::load_of_block(smem + thread, cluster == asks_a_stranger ? 2 : 1 - block).x;
+    if (cluster != meets_early)
+        meet();
 }
 
 // ---- memory --------------------------------------------------------------------------------------------------------
@@ -339,6 +364,7 @@ __global__ void early_kernel(const float *in, float *out) {
 
 int checked = 0;
 bool launches_early = false;
+int blocks_of_a_cluster = 1;
 
 // Two accesses that nothing orders happen either way round, and the fault may have either name.
 struct Expected {
@@ -354,11 +380,13 @@ void expect(const char *name, Expected expected, unsigned blocks, void (*kernel)
         config.gridDim = dim3(blocks);
         config.blockDim = dim3(kThreads);
         config.dynamicSmemBytes = 2 * kThreads * sizeof(float);
-        cudaLaunchAttribute early = {};
-        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        early.val.programmaticStreamSerializationAllowed = 1;
-        config.attrs = &early;
-        config.numAttrs = launches_early ? 1 : 0;
+        cudaLaunchAttribute attributes[2] = {};
+        attributes[0].id = cudaLaunchAttributeClusterDimension;
+        attributes[0].val.clusterDim = {static_cast<unsigned>(blocks_of_a_cluster), 1, 1};
+        attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[1].val.programmaticStreamSerializationAllowed = 1;
+        config.attrs = attributes;
+        config.numAttrs = launches_early ? 2 : 1;
         const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
         const simulator::Fault fault = simulator::take_fault();
         ++checked;
@@ -454,6 +482,14 @@ int main() {
         EXPECT(access, 1, early_kernel<reads_first>, in, out);
         EXPECT(access, 1, early_kernel<leaves>, in, out);
         launches_early = false;
+        blocks_of_a_cluster = 2;
+        EXPECT(none, 2, exchange_between_blocks<meets_twice>, in, out);
+        for (int thread = 0; thread < kThreads / 2; ++thread)
+            failures += out[thread] != 1 || out[thread + kThreads] != 1;
+        EXPECT_EITHER(race, uninitialised, 2, exchange_between_blocks<meets_late>, in, out);
+        EXPECT(bounds, 2, exchange_between_blocks<meets_early>, in, out);
+        EXPECT(bounds, 2, exchange_between_blocks<asks_a_stranger>, in, out);
+        blocks_of_a_cluster = 1;
     }
     {
         const Region in_region(in, 3 * kThreads * sizeof(float), Access::read, "in");

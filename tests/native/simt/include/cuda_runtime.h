@@ -74,7 +74,7 @@ struct cudaLaunchAttribute {
         int programmaticStreamSerializationAllowed;
         struct {
             unsigned x, y, z;
-        } clusterDim; // the simulator has clusters of one block
+        } clusterDim; // along x
     } val;
 };
 struct cudaLaunchConfig_t {
