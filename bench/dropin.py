@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-FIELDS = ["program", "what", "plain_us", "shim_us", "ratio", "plain_error", "shim_error", "taken", "gpu", "driver",
+FIELDS = ["program", "what", "plain_us", "shim_us", "ratio", "plain_error", "shim_error", "gpu", "driver",
           "cublas", "cupy", "torch", "commit", "date"]  # fmt: skip
 Row = dict[str, Any]
 
@@ -217,7 +217,7 @@ def run(program: str, environment: dict[str, str]) -> list[Row]:
 
 
 def compared(program: str) -> Iterator[Row]:
-    preload = {"LD_PRELOAD": str(shim_library()), "PYBLAS_SGEMM_HALF": "1"}
+    preload = {"LD_PRELOAD": str(shim_library()), "PYBLAS_SGEMM_TAKE_ALL": "1"}
     plain, shim = run(program, {}), run(program, preload)
     for alone, ours in zip(plain, shim, strict=True):
         yield {

@@ -192,6 +192,7 @@ Twin::~Twin() {
         std::vector<Twin *> &alive = twins().alive;
         alive.erase(std::remove(alive.begin(), alive.end(), this), alive.end());
     }
+    const driver::Relaxed relaxed;
     fold(true);
     for (const driver::Interval &interval : idle_)
         driver::destroy(interval);
@@ -303,12 +304,14 @@ void Twin::fold(bool wait) noexcept {
 }
 
 void Twin::collect() noexcept {
+    const driver::Relaxed relaxed;
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock); // a thread may be in a call as the process ends
     if (lock)
         fold(false);
 }
 
 pyblasStatus_t Twin::run_watched(const Call &call, const Settled &settled, pyblasComputeType_t mode) noexcept {
+    const driver::Relaxed relaxed; // to look at an event may end a capture, even another thread's
     fold(false);
     const bool captured = driver::capturing(settled.stream);
     const bool sampled = sample();

@@ -56,6 +56,9 @@ private:
 // Fills in what the descriptors say; returns why that is not for us.
 const char *read(const Reader &reader, cublasLtMatmulDesc_t product, const cublasLtMatrixLayout_t (&layouts)[4],
                  Call *call, Settled *settled) {
+    int type = -1;
+    if (!recording() && layouts[0] && reader.get(layouts[0], CUBLASLT_MATRIX_LAYOUT_TYPE, &type) && type != CUDA_R_32F)
+        return "types"; // nobody will ask for the shape
     int compute = 0, scale = -1, transc = 0, fill = CUBLAS_FILL_MODE_FULL, bias_type = kSame;
     uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     if (!product || !reader.get(product, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, &compute) ||

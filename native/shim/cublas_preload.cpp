@@ -172,12 +172,16 @@ Twin *twin_of(Target *target, int device) {
 
 // What cuBLAS does as well or better, as bench/dropin.py finds; nullptr if it is to be taken.
 const char *left_alone(const Call &call) {
-    static const bool take_half = [] {
-        const char *value = std::getenv("PYBLAS_SGEMM_HALF");
+    static const bool take_all = [] {
+        const char *value = std::getenv("PYBLAS_SGEMM_TAKE_ALL");
         return value && *value && std::strcmp(value, "0") != 0;
     }();
-    if (call.a.type != CUDA_R_32F && !take_half)
-        return "16-bit types, unless PYBLAS_SGEMM_HALF=1";
+    if (take_all)
+        return nullptr;
+    if (call.a.type != CUDA_R_32F)
+        return "types that cuBLAS is faster in";
+    if (call.entry == Entry::sgemv || call.entry == Entry::sgemv_64)
+        return "a vector, where cuBLAS is faster";
     return nullptr;
 }
 
