@@ -260,7 +260,7 @@ def checked(ran: Ran) -> list[dict]:
 @BOTH
 @pytest.mark.parametrize("case", ["single", "batches", "vectors"])
 def test_products_are_right_and_the_record_agrees(simulated, program, case):
-    record = checked(simulated(case, program, PYBLAS_SGEMM_VERIFY=1))
+    record = checked(simulated(case, program, PYBLAS_SGEMM_VERIFY=1, PYBLAS_SGEMM_TAKE_ALL=1))
     assert sum(line["count"] for line in record) == {"single": 72, "batches": 4, "vectors": 24}[case]
     shapes = {(line["m"], line["n"], line["k"], line["batch"]) for line in record}
     assert shapes == {"single": {(37, 29, 41, 1)}, "batches": {(17, 19, 23, 5)}, "vectors": {(1, 31, 43, 1), (1, 43, 31, 1)}}[case]  # fmt: skip
@@ -309,10 +309,16 @@ def test_little_work_may_be_left_to_cublas(simulated, built, run):
     work = 2 * 20 * 30 * 40
     assert simulated("settings", PYBLAS_SGEMM_MIN_FLOPS=work).record[0]["taken"]
     environment = {"LD_LIBRARY_PATH": built / "simulated", "REAL_PYBLAS": PACKAGE / "lib" / "libpyblas_sgemm.so"}
-    ran = run(built / "linked", PYBLAS_SGEMM_MIN_FLOPS=1e99, **environment)
+    ran = run(built / "linked", PYBLAS_SGEMM_MIN_FLOPS=1e99, PYBLAS_SGEMM_TAKE_ALL=1, **environment)
     assert {line["reason"] for line in ran.record if line["type"] == "float32"} == {
         "less work than PYBLAS_SGEMM_MIN_FLOPS"
     }
+
+
+def test_what_cublas_does_better_is_left_to_it_unless_all_is_asked_for(simulated):
+    assert {line["reason"] for line in simulated("half").record} == {"types that cuBLAS is faster in"}
+    assert len(checked(simulated("half", PYBLAS_SGEMM_TAKE_ALL=1, PYBLAS_SGEMM_VERIFY=1))) == 4
+    assert checked(simulated("half", "standalone", PYBLAS_SGEMM_VERIFY=1))
 
 
 @BOTH

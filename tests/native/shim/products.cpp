@@ -164,6 +164,26 @@ void vectors() {
                 }
 }
 
+// 16-bit matrices of small whole numbers, whose products are exact.
+void half() {
+    for (const cudaDataType type : {CUDA_R_16F, CUDA_R_16BF}) {
+        const uint16_t one = type == CUDA_R_16F ? 0x3c00 : 0x3f80, two = 0x4000;
+        const int n = 8;
+        const std::vector<uint16_t> a(2 * n * n, one), b(2 * n * n, two);
+        std::vector<float> c(2 * n * n, -1);
+        const float alpha = 3, beta = 0;
+        const cublasStatus_t single =
+            cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &alpha, a.data(), type, n, b.data(), type, n, &beta,
+                         c.data(), CUDA_R_32F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+        const bool right = c[0] == 48 && c[n * n - 1] == 48 && c[n * n] == -1;
+        const cublasStatus_t batch = cublasGemmStridedBatchedEx(
+            handle, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &alpha, a.data(), type, n, n * n, b.data(), type, n, n * n,
+            &beta, c.data(), CUDA_R_32F, n, n * n, 2, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+        expect(single == CUBLAS_STATUS_LICENSE_ERROR || (!single && right), "GemmEx");
+        expect(batch == CUBLAS_STATUS_LICENSE_ERROR || (!batch && c[2 * n * n - 1] == 48), "GemmStridedBatchedEx");
+    }
+}
+
 // C matrices that meet: one after another, each sees what the last has left.
 void overlapping() {
     const int n = 8;
@@ -377,11 +397,17 @@ int main(int, char **arguments) {
     const struct {
         const char *name;
         void (*run)();
-    } cases[] = {{"single", single},     {"batches", batches},
-                 {"vectors", vectors},   {"overlapping", overlapping},
-                 {"settings", settings}, {"capture", capture},
-                 {"devices", devices},   {"threads", threads},
-                 {"fork", in_a_child},   {"lt", lt}};
+    } cases[] = {{"single", single},
+                 {"batches", batches},
+                 {"vectors", vectors},
+                 {"half", half},
+                 {"overlapping", overlapping},
+                 {"settings", settings},
+                 {"capture", capture},
+                 {"devices", devices},
+                 {"threads", threads},
+                 {"fork", in_a_child},
+                 {"lt", lt}};
     for (const auto &each : cases)
         if (name == each.name)
             each.run();
