@@ -41,6 +41,7 @@ PRIORS = {
     "written_singly": (2.0, 1.0),
     "second_kernel": (1.5e-6, 0.5),
     "partial_byte": (2.0, 1.0),
+    "piece": (30e-9, 1.0),
 }
 TENSOR_PRIORS = {"start": (6e-6, 0.3), "flop": (0.3, 0.3)}  # of rows that multiply by tensor cores
 LISTED = 1.5  # times the weight of a random shape: what shapes.json names
@@ -97,7 +98,8 @@ class Counter:
                  + r["written_singly"] * w["written_singly"]) / self.bandwidth  # fmt: skip
         crowd = r["crowd"] * np.sqrt(np.minimum(1, w["blocks"] / self.multiprocessors))
         return (r["start"] + r["block"] * w["blocks"] + crowd + np.hypot(blocks, moved)
-                + r["second_kernel"] * w["second_kernels"] + r["partial_byte"] * w["partial_bytes"] / self.bandwidth)  # fmt: skip
+                + r["second_kernel"] * w["second_kernels"] + r["partial_byte"] * w["partial_bytes"] / self.bandwidth
+                + r["piece"] * w["pieces"])  # fmt: skip
 
 
 def fit(counter: Counter, rows: list[Row]) -> dict[str, float]:

@@ -26,7 +26,7 @@ static_assert(in_order(), "rows are found by halves");
 
 constexpr bool complete() {
     for (const NamedRates &named : kRates)
-        if (!(named.rates.partial_byte > 0))
+        if (!(named.rates.piece > 0))
             return false;
     return true;
 }
@@ -85,7 +85,7 @@ double predict(const Work &work, const Rates &rates, const Device &device) {
     const double second = (device.sm >= 90 ? 1 : 2) * rates.second_kernel * work.second_kernels;
     const double crowd = rates.crowd * std::sqrt(std::min(1.0, work.blocks / device.multiprocessors));
     return rates.start + rates.block * work.blocks + crowd + overlapped(blocks, moved) + second +
-           rates.partial_byte * work.partial_bytes / device.bandwidth;
+           rates.partial_byte * work.partial_bytes / device.bandwidth + rates.piece * work.pieces;
 }
 
 } // namespace pyblas

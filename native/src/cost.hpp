@@ -30,6 +30,7 @@ struct Work {
     double written_singly = 0; // those of them that are stored one by one
     double second_kernels = 0; // that add partial sums
     double partial_bytes = 0;  // of partial sums
+    double pieces = 0;         // partial sums that are added one after another
 
     const char *row = nullptr; // whose kernel does this product, at that row's rates
 
@@ -46,8 +47,8 @@ struct Rates {
     double flop, copy, narrow, byte;              // of a block
     double block, crowd;                          // seconds for each block; and where all multiprocessors have one
     double read, written, written_singly;
-    double second_kernel; // seconds
-    double partial_byte;
+    double second_kernel;       // seconds
+    double partial_byte, piece; // seconds for a piece
 };
 
 // Of the row of that name; nullptr if it has none.

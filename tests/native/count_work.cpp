@@ -13,7 +13,7 @@ int main() {
     const Device device = gpu_model(90, 132, 1.98e9, 4.59e12, 60 << 20, 227 << 10, "90a");
     std::printf("%d %.9g %.9g\n", device.multiprocessors, device.fp32_flops, device.bandwidth);
     std::printf("waves resident last steps trips folds flops copies narrow bytes single blocks read written "
-                "written_singly second_kernels partial_bytes\n");
+                "written_singly second_kernels partial_bytes pieces\n");
     char op_a, op_b;
     long long m, n, k, batch;
     for (int line = 0; std::scanf(" %c %c %lld %lld %lld %lld", &op_a, &op_b, &m, &n, &k, &batch) == 6; ++line) {
@@ -33,7 +33,7 @@ int main() {
             for (const double value :
                  {work.waves, work.resident, work.last, work.steps, work.trips, work.folds, work.flops, work.copies,
                   work.narrow, work.bytes, work.single, work.blocks, work.read, work.written, work.written_singly,
-                  work.second_kernels, work.partial_bytes})
+                  work.second_kernels, work.partial_bytes, work.pieces})
                 std::printf(" %.9g", value);
             std::printf("\n");
         }

@@ -27,9 +27,19 @@ using Tile = BlockTile<128, 128, 8, 8, 8>;
 using OrderM = Halves<Tile::BM, Tile::TM>; // which outputs a thread has
 using OrderN = Halves<Tile::BN, Tile::TN>;
 
-template <int Stages, bool ContiguousM, bool ContiguousN>
+// Until the oldest of so many stages, less one that is not asked for, has come.
+__device__ __forceinline__ void wait_for_oldest(int stages) {
+    if (stages == 2)
+        ptx::wait_copies<0>();
+    else if (stages == 3)
+        ptx::wait_copies<1>();
+    else
+        ptx::wait_copies<2>();
+}
+
+template <bool ContiguousM, bool ContiguousN>
 __global__ void __launch_bounds__(Tile::kThreads, 2)
-    async_pipeline(__grid_constant__ const Problem problem, const TileGrid grid) {
+    async_pipeline(__grid_constant__ const Problem problem, const TileGrid grid, int stages) {
     using StreamA = TileStream<Tile::BM, Tile::BK, Tile::kThreads, ContiguousM>;
     using StreamB = TileStream<Tile::BN, Tile::BK, Tile::kThreads, ContiguousN>;
 
@@ -47,7 +57,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
     float acc[Tile::TN][Tile::TM] = {};
     if (const int64_t depth = scalars.depth()) {
         constexpr int kStage = StreamA::kFloats + StreamB::kFloats;
-        __shared__ __align__(16) float smem[Stages * kStage];
+        const int last = (stages - 1) * kStage;
+        float *const smem = reinterpret_cast<float *>(dynamic_shared());
         StreamA stream_a(view_a(problem, place.batch), block_row, problem.m);
         StreamB stream_b(view_b(problem, place.batch), block_column, problem.n);
         const auto load = [&](float *stage, int64_t k_left) {
@@ -62,12 +73,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
         int64_t k_left = depth; // not yet asked for
         int read = 0, write = 0;
 #pragma unroll 1
-        for (; write < (Stages - 1) * kStage; write += kStage, k_left -= Tile::BK)
+        for (; write < last; write += kStage, k_left -= Tile::BK)
             load(smem + write, k_left);
 
 #pragma unroll 1
-        for (; k_left > -(Stages - 1) * Tile::BK; k_left -= Tile::BK) {
-            ptx::wait_copies<Stages - 2>();
+        for (; k_left > -(stages - 1) * Tile::BK; k_left -= Tile::BK) {
+            wait_for_oldest(stages);
             __syncthreads();
             load(smem + write, k_left);
 
@@ -87,8 +98,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
             }
 
             // advance
-            read = read == (Stages - 1) * kStage ? 0 : read + kStage;
-            write = write == (Stages - 1) * kStage ? 0 : write + kStage;
+            read = read == last ? 0 : read + kStage;
+            write = write == last ? 0 : write + kStage;
         }
     }
 
@@ -104,22 +115,26 @@ double cost(const Problem &problem, const Device &device) {
     return predict(problem, device, Tile::BM, Tile::BN, kRate, kRate.resident);
 }
 
-template <int Stages>
-Status launch_async_pipeline(const Problem &problem, const Launch &launch_on) {
-    const TileGrid tiles = TileGrid::of(problem, Tile::BM, Tile::BN);
-    const Grid grid{tiles.blocks, Tile::kThreads, 0, launch_on.stream};
-    if (problem.transa == Op::N)
-        return problem.transb == Op::T ? launch<async_pipeline<Stages, true, true>>(grid, problem, tiles)
-                                       : launch<async_pipeline<Stages, true, false>>(grid, problem, tiles);
-    return problem.transb == Op::T ? launch<async_pipeline<Stages, false, true>>(grid, problem, tiles)
-                                   : launch<async_pipeline<Stages, false, false>>(grid, problem, tiles);
-}
-
 // Rows of operands that are contiguous along k are the longer ones, as long as those of the orders.
 constexpr int kStageFloats = Tile::BK * (OrderM::kRow + OrderN::kRow);
 
 template <int Stages>
 constexpr Footprint kFootprint{Tile::kThreads, 2, Stages * kStageFloats * 4};
+
+Status launch_stages(const Problem &problem, const Launch &launch_on, int stages) {
+    const TileGrid tiles = TileGrid::of(problem, Tile::BM, Tile::BN);
+    const Grid grid{tiles.blocks, Tile::kThreads, stages * kStageFloats * 4, launch_on.stream};
+    if (problem.transa == Op::N)
+        return problem.transb == Op::T ? launch<async_pipeline<true, true>>(grid, problem, tiles, stages)
+                                       : launch<async_pipeline<true, false>>(grid, problem, tiles, stages);
+    return problem.transb == Op::T ? launch<async_pipeline<false, true>>(grid, problem, tiles, stages)
+                                   : launch<async_pipeline<false, false>>(grid, problem, tiles, stages);
+}
+
+template <int Stages>
+Status launch_async_pipeline(const Problem &problem, const Launch &launch_on) {
+    return launch_stages(problem, launch_on, Stages);
+}
 
 constexpr Kernel kRows[] = {
     {"async_pipeline_128x128x8_2_stages", "async_pipeline", Engine::gpu, kFp32Modes, 80, false, refuses_nothing,

@@ -46,14 +46,19 @@ Work work(const Problem &problem, const Device &device) {
                          (Tile::BM / Tile::WM * (Tile::BN / Tile::WN));
     Work work;
     work.spread(static_cast<double>(grid.blocks), Tile::kResident, device);
-    work.blocks = 0;
+    work.blocks = std::min(work.blocks, 1.0 * Tile::kResident * device.multiprocessors); // each takes tile after tile
     work.move(problem);
     work.steps = k;
     work.folds = std::ceil(k / Tile::BK);
     work.flops = 2.0 * 32 * warps * Tile::TM * Tile::TN * k;
-    if (!steps_fit(problem))
+    // Boxes are filled to their end, with zeros; by threads, too, as far as these look.
+    const double boxes = work.folds * Tile::BK * (Tile::BM + Tile::BN); // floats
+    if (steps_fit(problem)) {
+        work.copies = boxes / 4;
+    } else {
         work.narrow = (Tile::BM + Tile::BN) * k;
-    work.trips = work.narrow / Tile::kThreads;
+        work.trips = boxes / Tile::kThreads;
+    }
     work.bytes = 4 * ((m + n) * k + m * n);
     if (problem.c.ld % 4 != 0)
         work.single = m / Tile::BM * n / Tile::BN;

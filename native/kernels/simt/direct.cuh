@@ -201,6 +201,7 @@ __device__ __forceinline__ void leave_sums(const OwnPlace<Tile, ContiguousX> &mi
 template <class Own, int Resident_, int Ring_>
 struct DirectTile : Own {
     static constexpr int kThreads = Own::kMultipliers, kResident = Resident_, kRing = Ring_;
+    static constexpr int kCopiers = kThreads;
     static constexpr int kAhead = 2; // steps
     static constexpr int kStageFloats = Own::kSmallFloats;
     static_assert(Own::BK % (Own::kStep * kAhead) == 0, "whole steps in a stage");
@@ -408,6 +409,7 @@ constexpr int kFeeders = 128;
 template <class Own, int Ring_>
 struct FedTile : Own {
     static constexpr int kThreads = Own::kMultipliers + kFeeders, kResident = 1, kRing = Ring_;
+    static constexpr int kCopiers = kFeeders;
     static constexpr int kReaders = Own::kMultipliers / (Own::kWarpsS * Own::kLanesS); // with different x or k
     static constexpr int kSteps = Own::BK / Own::kStep, kLargeFloats = kSteps * Own::TX * kReaders * 4;
     static constexpr int kStageFloats = kLargeFloats + Own::kSmallFloats;

@@ -30,6 +30,7 @@ template <int BX_, int BS_, int BK_, int TX_, int TS_, int Threads_, int Residen
 struct SliceTile {
     static constexpr int BX = BX_, BS = BS_, BK = BK_, TX = TX_, TS = TS_;
     static constexpr int kThreads = Threads_, kResident = Resident_, kRing = Ring_; // most stages
+    static constexpr int kCopiers = kThreads;
     static constexpr int kLanesX = BX / TX, kLanesS = BS / TS, kLanes = kLanesX * kLanesS;
     static constexpr int kGroups = kThreads / kLanes;
     static constexpr int kWarpGroups = 32 % kLanes == 0 ? 32 / kLanes : 1; // whole groups in a warp add by shuffles
@@ -297,20 +298,23 @@ __device__ __forceinline__ void store_sums(const Problem &problem, const Slices 
             return;
         const bool wide_c = outputs.wide(c, problem.c.ld);
         outputs.visit(wide_c ? 4 : 1, [&](int row, int column) {
-            const float *const first = partials + row + column * cut.partials.ld;
+            const float *piece = partials + row + column * cut.partials.ld;
             float *const target = c + row + column * problem.c.ld;
-            const auto sum = [&](int i) {
-                const float *piece = first + i;
-                float added = 0.0f;
-#pragma unroll 4
+            if (wide_c) {
+                float4 sums{0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 8
+                for (int range = 0; range < cut.ranges; ++range, piece += cut.partials.range()) {
+                    const float4 four = *reinterpret_cast<const float4 *>(piece);
+                    sums.x += four.x, sums.y += four.y, sums.z += four.z, sums.w += four.w;
+                }
+                epilogue.store4(target, sums);
+            } else {
+                float sum = 0.0f;
+#pragma unroll 8
                 for (int range = 0; range < cut.ranges; ++range, piece += cut.partials.range())
-                    added += *piece;
-                return added;
-            };
-            if (wide_c)
-                epilogue.store4(target, {sum(0), sum(1), sum(2), sum(3)});
-            else
-                epilogue.store(target, sum(0));
+                    sum += *piece;
+                epilogue.store(target, sum);
+            }
         });
     }
 }
@@ -641,13 +645,16 @@ Work slices_work(const Problem &problem, const Device &device, bool x_is_rows, c
     work.copies = x_along_k ? Tile::BX * staged / 4 : 0; // of quads that are turned when they are read
     work.narrow =
         ((operand_x.ld % 4 != 0 ? Tile::BX : 0) + (!quads_of_s || operand_s.ld % 4 != 0 ? Tile::BS : 0)) * staged;
-    work.trips = work.narrow / Tile::kThreads;
+    // What is not whole is copied in a loop.
+    const bool edge = slices.extent_x % Tile::BX != 0;
+    work.trips = (work.narrow + (edge ? Tile::BX * staged / 4 : 0)) / Tile::kCopiers;
     work.bytes = 4.0 * work.steps * (extent_x + extent_s / static_cast<double>(slices.tiles_x)); // s is found in the L2
     if (problem.c.ld % 4 != 0)
         work.single = extent_x * extent_s / (Tile::BX * Tile::BS);
     if (slices.ranges > 1) {
         work.second_kernels = 1;
         work.partial_bytes = work.written * slices.ranges;
+        work.pieces = slices.ranges;
     }
     return work;
 }

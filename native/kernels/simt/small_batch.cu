@@ -461,10 +461,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
             __syncthreads();
             load(smem + (read == 0 ? Tile::kRing - 1 : read - 1) * kStageFloats);
             const float *const smem_a = smem + read * kStageFloats, *const smem_b = smem_a + kTileA.floats();
-            if (works && left >= Tile::kStage)
+            if (Tile::kUnroll > 1 && works && left >= Tile::kStage)
                 multiply<Tile::kUnroll>(kTileA, smem_a, kTileB, smem_b, spot, Tile::kStage, acc);
             else if (works)
-                multiply<1>(kTileA, smem_a, kTileB, smem_b, spot, left, acc);
+                multiply<1>(kTileA, smem_a, kTileB, smem_b, spot, min(left, Tile::kStage), acc);
             read = read + 1 == Tile::kRing ? 0 : read + 1;
         }
         if (ahead >= problem.batch)

@@ -108,6 +108,7 @@ Work work_parts(const Problem &problem, const Device &device) {
     work.single = work.written_singly = 0; // the second kernel stores neighbours
     work.second_kernels = 1;
     work.partial_bytes = 4.0 * Side * Side * static_cast<double>(cut.pieces() + cut.cut);
+    work.pieces = static_cast<double>(cut.parts);
     return work;
 }
 

@@ -309,9 +309,7 @@ Work work(const Problem &problem, const Device &device) {
     const CutTiles cut = evenly<Tile>(problem, device);
     Work work = warp_tile_work<Tile>(problem, device);
     if (cut.cut == 0) {
-        work.row = Tile::BM == 64   ? "warp_tile_64x64x16"
-                   : Tile::BN == 64 ? "warp_tile_128x64x16"
-                                    : "warp_tile_128x128x16";
+        work.row = "warp_tile_64x64x16";
         return work;
     }
     const double tiles = static_cast<double>(TileGrid::of(problem, Tile::BM, Tile::BN).blocks);
@@ -324,6 +322,7 @@ Work work(const Problem &problem, const Device &device) {
         *each *= part;
     const double pieces = blocks / static_cast<double>(cut.cut) + 1;
     work.partial_bytes = pieces * 4 * Tile::BM * Tile::BN * device.multiprocessors;
+    work.pieces = pieces;
     return work;
 }
 
@@ -352,8 +351,6 @@ constexpr Footprint kFootprint{Tile::kThreads, Tile::kResident, kWarpTileFootpri
      work<Tile>}
 constexpr Kernel kRows[] = {
     PYBLAS_STREAM_K_ROW("64x64x16", Tile64),
-    PYBLAS_STREAM_K_ROW("128x64x16", Tile128x64),
-    PYBLAS_STREAM_K_ROW("128x128x16", Tile128),
 };
 #undef PYBLAS_STREAM_K_ROW
 

@@ -286,6 +286,7 @@ Work warp_tile_work(const Problem &problem, const Device &device) {
     const int resident = std::max(1, std::min(blocks_that_fit<Tile>(folds<Tile>(problem), device), Tile::kResident));
     Work work = tile_work<Tile>(problem, device, resident);
     work.folds = static_cast<double>(std::max<int64_t>(problem.k - 1, 0) / fold_depth<Tile>(problem));
+    work.single = problem.c.ld % 4 != 0 ? 1 : 0; // the way through shared memory is the same for all of a tile
     return work;
 }
 
