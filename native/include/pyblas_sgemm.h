@@ -67,6 +67,9 @@ typedef enum { PYBLAS_R_32F = 0, PYBLAS_R_16F = 2, PYBLAS_R_16BF = 14 } pyblasDa
 /* There for cuBLAS's argument list: any value is taken, and the library chooses by itself. */
 typedef enum { PYBLAS_GEMM_DEFAULT = -1 } pyblasGemmAlgo_t;
 
+/* Told how much of a product is done, from 0 to 1, while its caller waits. Anything but 0 stops the product. */
+typedef int (*pyblasXtProgress_t)(void *context, double done);
+
 /* One GPU as NVML describes it, in CUDA_VISIBLE_DEVICES order. */
 typedef struct {
     char name[96];
@@ -307,6 +310,73 @@ PYBLAS_API pyblasStatus_t pyblasGemmStridedBatchedExRowMajor_64(
     const void *alpha, const void *A, pyblasDataType_t Atype, int64_t lda, long long int strideA, const void *B,
     pyblasDataType_t Btype, int64_t ldb, long long int strideB, const void *beta, void *C, pyblasDataType_t Ctype,
     int64_t ldc, long long int strideC, int64_t batchCount, pyblasComputeType_t computeType, pyblasGemmAlgo_t algo);
+
+/* ---- products of host memory on GPUs ----------------------------------------------------------------------------- */
+
+/* pyblasSgemm on a GPU handle, with A, B and C each in host memory of any kind or in memory of a GPU. C is written when
+   the call returns. If it fails or is stopped on its way, the message says how much of C is written. On a CPU handle it
+   is pyblasSgemm. */
+PYBLAS_API pyblasStatus_t pyblasXtSgemm(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                        int m, int n, int k, const float *alpha, const float *A, int lda,
+                                        const float *B, int ldb, const float *beta, float *C, int ldc);
+PYBLAS_API pyblasStatus_t pyblasXtSgemm_64(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                           int64_t m, int64_t n, int64_t k, const float *alpha, const float *A,
+                                           int64_t lda, const float *B, int64_t ldb, const float *beta, float *C,
+                                           int64_t ldc);
+
+/* The same on row-major matrices: a leading dimension is the length of a stored row. */
+PYBLAS_API pyblasStatus_t pyblasXtSgemmRowMajor(pyblasHandle_t handle, pyblasOperation_t transa,
+                                                pyblasOperation_t transb, int m, int n, int k, const float *alpha,
+                                                const float *A, int lda, const float *B, int ldb, const float *beta,
+                                                float *C, int ldc);
+PYBLAS_API pyblasStatus_t pyblasXtSgemmRowMajor_64(pyblasHandle_t handle, pyblasOperation_t transa,
+                                                   pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
+                                                   const float *alpha, const float *A, int64_t lda, const float *B,
+                                                   int64_t ldb, const float *beta, float *C, int64_t ldc);
+
+/* batchCount such products, as in pyblasSgemmStridedBatched. */
+PYBLAS_API pyblasStatus_t pyblasXtSgemmStridedBatched(pyblasHandle_t handle, pyblasOperation_t transa,
+                                                      pyblasOperation_t transb, int m, int n, int k, const float *alpha,
+                                                      const float *A, int lda, long long int strideA, const float *B,
+                                                      int ldb, long long int strideB, const float *beta, float *C,
+                                                      int ldc, long long int strideC, int batchCount);
+PYBLAS_API pyblasStatus_t pyblasXtSgemmStridedBatched_64(pyblasHandle_t handle, pyblasOperation_t transa,
+                                                         pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
+                                                         const float *alpha, const float *A, int64_t lda,
+                                                         long long int strideA, const float *B, int64_t ldb,
+                                                         long long int strideB, const float *beta, float *C,
+                                                         int64_t ldc, long long int strideC, int64_t batchCount);
+
+/* The same on row-major matrices: a leading dimension is the length of a stored row. */
+PYBLAS_API pyblasStatus_t pyblasXtSgemmStridedBatchedRowMajor(pyblasHandle_t handle, pyblasOperation_t transa,
+                                                              pyblasOperation_t transb, int m, int n, int k,
+                                                              const float *alpha, const float *A, int lda,
+                                                              long long int strideA, const float *B, int ldb,
+                                                              long long int strideB, const float *beta, float *C,
+                                                              int ldc, long long int strideC, int batchCount);
+PYBLAS_API pyblasStatus_t pyblasXtSgemmStridedBatchedRowMajor_64(
+    pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
+    const float *alpha, const float *A, int64_t lda, long long int strideA, const float *B, int64_t ldb,
+    long long int strideB, const float *beta, float *C, int64_t ldc, long long int strideC, int64_t batchCount);
+
+/* The GPUs that share the tiles of C in the handle's pyblasXt products; count = 0: the handle's own. The result has the
+   same bits on any number of GPUs of one model. */
+PYBLAS_API pyblasStatus_t pyblasXtSetDevices(pyblasHandle_t handle, int count, const int *devices);
+
+/* Most bytes of each GPU's memory that a pyblasXt product may use; 0, the first setting: four fifths of what is free.
+ */
+PYBLAS_API pyblasStatus_t pyblasXtSetMemoryLimit(pyblasHandle_t handle, size_t bytes);
+PYBLAS_API pyblasStatus_t pyblasXtGetMemoryLimit(pyblasHandle_t handle, size_t *bytes);
+
+/* Called on the caller's thread about twenty times a second while a pyblasXt product runs. It must not use the handle.
+   NULL: nobody is told. */
+PYBLAS_API pyblasStatus_t pyblasXtSetProgress(pyblasHandle_t handle, pyblasXtProgress_t progress, void *context);
+
+/* Predicted seconds of a product of ordinary host memory, with the least leading dimensions and beta = 0: on a GPU
+   handle by pyblasXt, on a CPU handle by the CPU engine. The first question of a process measures link and processors,
+   which takes some hundredths of a second. */
+PYBLAS_API pyblasStatus_t pyblasXtPredict(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                          int64_t m, int64_t n, int64_t k, int64_t batchCount, double *seconds);
 
 #ifdef __cplusplus
 }

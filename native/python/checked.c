@@ -214,6 +214,19 @@ static int product(pyblasHandle_t handle, int flags, const struct types *types, 
     const pyblasOperation_t ta = (pyblasOperation_t)transa, tb = (pyblasOperation_t)transb;
     const float *pa = (const float *)a->address, *pb = (const float *)b->address;
     float *pc = (float *)c->address;
+    if (flags & PYBLAS_CHECKED_ANY_MEMORY) {
+        if (flags & PYBLAS_CHECKED_STRIDED_BATCHED)
+            return flags & PYBLAS_CHECKED_ROW_MAJOR
+                       ? (int)pyblasXtSgemmStridedBatchedRowMajor_64(handle, ta, tb, m, n, k, alpha, pa, a->ld,
+                                                                     a->stride, pb, b->ld, b->stride, beta, pc, c->ld,
+                                                                     c->stride, batch)
+                       : (int)pyblasXtSgemmStridedBatched_64(handle, ta, tb, m, n, k, alpha, pa, a->ld, a->stride, pb,
+                                                             b->ld, b->stride, beta, pc, c->ld, c->stride, batch);
+        return flags & PYBLAS_CHECKED_ROW_MAJOR
+                   ? (int)pyblasXtSgemmRowMajor_64(handle, ta, tb, m, n, k, alpha, pa, a->ld, pb, b->ld, beta, pc,
+                                                   c->ld)
+                   : (int)pyblasXtSgemm_64(handle, ta, tb, m, n, k, alpha, pa, a->ld, pb, b->ld, beta, pc, c->ld);
+    }
     if (flags & PYBLAS_CHECKED_STRIDED_BATCHED) {
         return flags & PYBLAS_CHECKED_ROW_MAJOR
                    ? (int)pyblasSgemmStridedBatchedRowMajor_64(handle, ta, tb, m, n, k, alpha, pa, a->ld, a->stride, pb,

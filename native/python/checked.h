@@ -22,7 +22,8 @@ enum {
     PYBLAS_CHECKED_STRIDED_BATCHED = 2, /* call gemm_strided_batched, otherwise sgemm */
     PYBLAS_CHECKED_DEVICE_SCALARS = 4,  /* alpha_address and beta_address instead of alpha and beta */
     PYBLAS_CHECKED_A_IS_DISJOINT = 8,   /* the caller has decided */
-    PYBLAS_CHECKED_B_IS_DISJOINT = 16
+    PYBLAS_CHECKED_B_IS_DISJOINT = 16,
+    PYBLAS_CHECKED_ANY_MEMORY = 32 /* call pyblasXt, for a GPU handle and matrices that may lie in host memory */
 };
 
 /* Each buffer holds before elements in front of its address and after elements from it on. A negative after says that

@@ -22,6 +22,7 @@ typedef enum {
 } pyblasComputeType_t;
 typedef enum { PYBLAS_R_32F = 0, PYBLAS_R_16F = 2, PYBLAS_R_16BF = 14 } pyblasDataType_t;
 typedef enum { PYBLAS_GEMM_DEFAULT = -1 } pyblasGemmAlgo_t;
+typedef int (*pyblasXtProgress_t)(void *context, double done);
 typedef struct {
     char name[96];
     int sm;
@@ -178,6 +179,45 @@ pyblasStatus_t pyblasGemmStridedBatchedExRowMajor_64(
     const void *alpha, const void *A, pyblasDataType_t Atype, int64_t lda, long long int strideA, const void *B,
     pyblasDataType_t Btype, int64_t ldb, long long int strideB, const void *beta, void *C, pyblasDataType_t Ctype,
     int64_t ldc, long long int strideC, int64_t batchCount, pyblasComputeType_t computeType, pyblasGemmAlgo_t algo);
+pyblasStatus_t pyblasXtSgemm(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int m, int n,
+                             int k, const float *alpha, const float *A, int lda, const float *B, int ldb,
+                             const float *beta, float *C, int ldc);
+pyblasStatus_t pyblasXtSgemm_64(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m,
+                                int64_t n, int64_t k, const float *alpha, const float *A, int64_t lda, const float *B,
+                                int64_t ldb, const float *beta, float *C, int64_t ldc);
+pyblasStatus_t pyblasXtSgemmRowMajor(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int m,
+                                     int n, int k, const float *alpha, const float *A, int lda, const float *B, int ldb,
+                                     const float *beta, float *C, int ldc);
+pyblasStatus_t pyblasXtSgemmRowMajor_64(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                        int64_t m, int64_t n, int64_t k, const float *alpha, const float *A,
+                                        int64_t lda, const float *B, int64_t ldb, const float *beta, float *C,
+                                        int64_t ldc);
+pyblasStatus_t pyblasXtSgemmStridedBatched(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                           int m, int n, int k, const float *alpha, const float *A, int lda,
+                                           long long int strideA, const float *B, int ldb, long long int strideB,
+                                           const float *beta, float *C, int ldc, long long int strideC, int batchCount);
+pyblasStatus_t pyblasXtSgemmStridedBatched_64(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
+                                              int64_t m, int64_t n, int64_t k, const float *alpha, const float *A,
+                                              int64_t lda, long long int strideA, const float *B, int64_t ldb,
+                                              long long int strideB, const float *beta, float *C, int64_t ldc,
+                                              long long int strideC, int64_t batchCount);
+pyblasStatus_t pyblasXtSgemmStridedBatchedRowMajor(pyblasHandle_t handle, pyblasOperation_t transa,
+                                                   pyblasOperation_t transb, int m, int n, int k, const float *alpha,
+                                                   const float *A, int lda, long long int strideA, const float *B,
+                                                   int ldb, long long int strideB, const float *beta, float *C, int ldc,
+                                                   long long int strideC, int batchCount);
+pyblasStatus_t pyblasXtSgemmStridedBatchedRowMajor_64(pyblasHandle_t handle, pyblasOperation_t transa,
+                                                      pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
+                                                      const float *alpha, const float *A, int64_t lda,
+                                                      long long int strideA, const float *B, int64_t ldb,
+                                                      long long int strideB, const float *beta, float *C, int64_t ldc,
+                                                      long long int strideC, int64_t batchCount);
+pyblasStatus_t pyblasXtSetDevices(pyblasHandle_t handle, int count, const int *devices);
+pyblasStatus_t pyblasXtSetMemoryLimit(pyblasHandle_t handle, size_t bytes);
+pyblasStatus_t pyblasXtGetMemoryLimit(pyblasHandle_t handle, size_t *bytes);
+pyblasStatus_t pyblasXtSetProgress(pyblasHandle_t handle, pyblasXtProgress_t progress, void *context);
+pyblasStatus_t pyblasXtPredict(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m,
+                               int64_t n, int64_t k, int64_t batchCount, double *seconds);
 
 enum {
     PYBLAS_CHECKED_INVALID = -7,
@@ -188,7 +228,8 @@ enum {
     PYBLAS_CHECKED_STRIDED_BATCHED = 2,
     PYBLAS_CHECKED_DEVICE_SCALARS = 4,
     PYBLAS_CHECKED_A_IS_DISJOINT = 8,
-    PYBLAS_CHECKED_B_IS_DISJOINT = 16
+    PYBLAS_CHECKED_B_IS_DISJOINT = 16,
+    PYBLAS_CHECKED_ANY_MEMORY = 32
 };
 int pyblas_checked_gemm(pyblasHandle_t handle, int flags, int transa, int transb, int64_t m, int64_t n, int64_t k,
                         double alpha, uintptr_t alpha_address, uintptr_t a, int64_t a_before, int64_t a_after,
@@ -235,3 +276,4 @@ int pyblas_checked_overlap(uintptr_t x, int64_t x_length, int64_t x_vectors, int
                            int64_t x_item, uintptr_t y, int64_t y_length, int64_t y_vectors, int64_t y_ld,
                            int64_t y_stride, int64_t y_item, int64_t batch);
 const char *pyblas_checked_message(void);
+extern "Python" int progress_of_call(void *context, double done);

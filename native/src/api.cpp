@@ -6,14 +6,17 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "device.hpp"
 #include "engine.hpp"
 #include "handle.hpp"
 #include "validate.hpp"
+#include "xt/cpu_rates.hpp"
 
 #ifdef PYBLAS_HAVE_CUDA
 #include "device/upload.hpp"
+#include "xt/gpu.hpp"
 #include <cuda_runtime.h>
 #endif
 
@@ -154,7 +157,34 @@ Status run_on_cpu(const Problem &problem, const Device &device, const Kernel *fo
     return selection.kernel->launch(problem, launch);
 }
 
-Status multiply(pyblasHandle_t handle, const Call &call) noexcept {
+#ifdef PYBLAS_HAVE_CUDA
+
+// Matrices of a GPU handle's product that may lie in host memory.
+Status multiply_anywhere(pyblasContext &handle, const Problem &problem, const char *function) {
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    PYBLAS_CUDA_TRY(cudaStreamIsCapturing(handle.settings.stream, &capturing));
+    if (capturing != cudaStreamCaptureStatusNone)
+        return fail(PYBLAS_STATUS_NOT_SUPPORTED,
+                    "%s: a product of host memory waits for the GPU, which no capture can hold", function);
+    // Neither A nor B is read: C is scaled where it lies.
+    if (problem.depth(problem.alpha.value) == 0) {
+        xt::Home home = xt::Home::device;
+        int device = 0;
+        PYBLAS_TRY(xt::home_of(problem.c.data, &home, &device));
+        if (home != xt::Home::device)
+            return run_on_cpu(problem, cpu::device(), nullptr);
+        PYBLAS_TRY(queue_on_gpu(handle, problem, 0, [](char *, Problem *) { return kSuccess; }));
+        PYBLAS_CUDA_TRY(cudaStreamSynchronize(handle.settings.stream));
+        return kSuccess;
+    }
+    return handle.xt.multiply(handle, problem, function);
+}
+
+#endif
+
+enum class Reach : bool { one_memory, any_memory };
+
+Status multiply(pyblasHandle_t handle, const Call &call, Reach reach = Reach::one_memory) noexcept {
     if (!handle)
         return no_handle();
     return guarded([&] {
@@ -167,6 +197,8 @@ Status multiply(pyblasHandle_t handle, const Call &call) noexcept {
         else
             PYBLAS_TRY(check_fork());
 #endif
+        if (reach == Reach::any_memory && !settings.scalars_on_host)
+            return fail(PYBLAS_STATUS_NOT_SUPPORTED, "products of host memory read alpha and beta from host memory");
         Problem problem;
         const Verdict verdict = validate(call, settings.scalars_on_host, settings.arrays_on_host, &problem);
         if (verdict.status != kSuccess || verdict.nothing_to_do)
@@ -183,6 +215,8 @@ Status multiply(pyblasHandle_t handle, const Call &call) noexcept {
 #ifdef PYBLAS_HAVE_CUDA
         const DeviceGuard guard(handle->device.ordinal);
         PYBLAS_TRY(guard.status());
+        if (reach == Reach::any_memory)
+            return multiply_anywhere(*handle, problem, function_name(call.form));
         if (call.form == Form::batched && settings.arrays_on_host)
             return queue_host_arrays(*handle, problem);
         return queue_on_gpu(*handle, problem, 0, [](char *, Problem *) { return kSuccess; });
@@ -430,10 +464,73 @@ pyblasStatus_t pyblasFreeWorkspace(pyblasHandle_t handle) {
         PYBLAS_TRY(check_fork());
         const DeviceGuard guard(handle->device.ordinal);
         PYBLAS_TRY(guard.status());
+        PYBLAS_TRY(handle->xt.free());
         return owned.free_owned();
 #else
         return kSuccess;
 #endif
+    });
+}
+
+namespace {
+
+// Products of host memory are a GPU handle's; on a CPU handle their settings are accepted and mean nothing.
+template <class Body>
+Status with_xt(pyblasHandle_t handle, [[maybe_unused]] Body body) noexcept {
+    return with_handle(handle, [&] {
+#ifdef PYBLAS_HAVE_CUDA
+        if (handle->device.engine == Engine::gpu)
+            return body(handle->xt);
+#endif
+        return kSuccess;
+    });
+}
+
+} // namespace
+
+pyblasStatus_t pyblasXtSetDevices(pyblasHandle_t handle, int count, const int *devices) {
+    return with_xt(handle, [&](auto &xt) {
+        if (count < 0 || (count > 0 && !devices))
+            return fail(PYBLAS_STATUS_INVALID_VALUE, "%s",
+                        count < 0 ? "the number of devices must be at least 0" : "devices is NULL");
+        int available = 0;
+        PYBLAS_TRY(device_count(&available));
+        std::vector<int> chosen;
+        for (int i = 0; i < count; ++i) {
+            if (devices[i] < 0 || devices[i] >= available)
+                return fail(PYBLAS_STATUS_INVALID_VALUE, "device is %d, must be from 0 to %d", devices[i],
+                            available - 1);
+            if (std::find(chosen.begin(), chosen.end(), devices[i]) != chosen.end())
+                return fail(PYBLAS_STATUS_INVALID_VALUE, "device %d is named twice", devices[i]);
+            chosen.push_back(devices[i]);
+        }
+        xt.devices = chosen;
+        return kSuccess;
+    });
+}
+
+pyblasStatus_t pyblasXtSetMemoryLimit(pyblasHandle_t handle, size_t bytes) {
+    return with_xt(handle, [&](auto &xt) {
+        xt.memory_limit = bytes;
+        return kSuccess;
+    });
+}
+
+pyblasStatus_t pyblasXtGetMemoryLimit(pyblasHandle_t handle, size_t *bytes) {
+    if (!bytes)
+        return handle ? no_output("bytes") : no_handle();
+    *bytes = 0;
+    return with_xt(handle, [&](auto &xt) {
+        *bytes = xt.memory_limit;
+        return kSuccess;
+    });
+}
+
+pyblasStatus_t pyblasXtSetProgress(pyblasHandle_t handle, pyblasXtProgress_t progress, void *context) {
+    return with_xt(handle, [&](auto &xt) {
+        xt.progress = progress;
+        xt.progress_context = context;
+        return kSuccess;
     });
 }
 
@@ -445,6 +542,32 @@ pyblasStatus_t pyblasGetKernel(pyblasHandle_t handle, const char **name) {
     return get(handle, name, "name", [&] { return handle->settings.forced ? handle->settings.forced->name : ""; });
 }
 
+namespace {
+
+// A product that is only asked about, with the least leading dimensions, contiguous batches and beta = 0. Its pointers
+// are judged, never followed: one number stands for all.
+Verdict imagine(const pyblasContext &handle, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m, int64_t n,
+                int64_t k, int64_t batch, Problem *problem) {
+    static const float one = 1.0f, zero = 0.0f;
+    float *c = const_cast<float *>(&one);
+    const bool ta = transa != PYBLAS_OP_N, tb = transb != PYBLAS_OP_N;
+    const int64_t lda = std::max<int64_t>(1, ta ? k : m), ldb = std::max<int64_t>(1, tb ? n : k),
+                  ldc = std::max<int64_t>(1, m);
+    const auto overflows = [](int64_t x, int64_t y) { return __builtin_mul_overflow(x, y, &x); };
+    if (m < 0 || n < 0 || k < 0 || batch < 0 || overflows(ldc, n) || overflows(ldb, tb ? k : n) ||
+        overflows(lda, ta ? m : k))
+        return {fail(PYBLAS_STATUS_INVALID_VALUE, "sizes must be at least 0 and their products below 2^63"), false};
+    const Call call = {
+        Form::strided_batched, false, transa, transb, m,       n,    k, &one, &one, lda, lda * (ta ? m : k), &one, ldb,
+        ldb * (tb ? k : n),    &zero, c,      ldc,    ldc * n, batch};
+    const Verdict verdict = validate(call, true, true, problem);
+    problem->mode = handle.settings.mode;
+    problem->batch_invariant = handle.settings.batch_invariant;
+    return verdict;
+}
+
+} // namespace
+
 pyblasStatus_t pyblasSelectedKernel(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
                                     int64_t m, int64_t n, int64_t k, int64_t batchCount, const char **name,
                                     const char **reason) {
@@ -452,45 +575,14 @@ pyblasStatus_t pyblasSelectedKernel(pyblasHandle_t handle, pyblasOperation_t tra
         thread_local char text[256];
         if (!name || !reason)
             return no_output(name ? "reason" : "name");
-        // Pointers are judged, never followed: one number stands for all.
-        const float one = 1.0f, zero = 0.0f;
-        float *c = const_cast<float *>(&one);
-        const bool ta = transa != PYBLAS_OP_N, tb = transb != PYBLAS_OP_N;
-        const int64_t lda = std::max<int64_t>(1, ta ? k : m), ldb = std::max<int64_t>(1, tb ? n : k),
-                      ldc = std::max<int64_t>(1, m);
-        const auto overflows = [](int64_t x, int64_t y) { return __builtin_mul_overflow(x, y, &x); };
-        if (m < 0 || n < 0 || k < 0 || batchCount < 0 || overflows(ldc, n) || overflows(ldb, tb ? k : n) ||
-            overflows(lda, ta ? m : k))
-            return fail(PYBLAS_STATUS_INVALID_VALUE, "sizes must be at least 0 and their products below 2^63");
-        const Call call = {Form::strided_batched,
-                           false,
-                           transa,
-                           transb,
-                           m,
-                           n,
-                           k,
-                           &one,
-                           &one,
-                           lda,
-                           lda * (ta ? m : k),
-                           &one,
-                           ldb,
-                           ldb * (tb ? k : n),
-                           &zero,
-                           c,
-                           ldc,
-                           ldc * n,
-                           batchCount};
         Problem problem;
-        const Verdict verdict = validate(call, true, true, &problem);
+        const Verdict verdict = imagine(*handle, transa, transb, m, n, k, batchCount, &problem);
         PYBLAS_TRY(verdict.status);
         if (verdict.nothing_to_do) {
             *name = "";
             *reason = "the result is empty: nothing runs";
             return kSuccess;
         }
-        problem.mode = handle->settings.mode;
-        problem.batch_invariant = handle->settings.batch_invariant;
         size_t limit = 0;
 #ifdef PYBLAS_HAVE_CUDA
         limit = handle->workspace.available();
@@ -508,33 +600,69 @@ pyblasStatus_t pyblasSelectedKernel(pyblasHandle_t handle, pyblasOperation_t tra
     });
 }
 
+pyblasStatus_t pyblasXtPredict(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m,
+                               int64_t n, int64_t k, int64_t batchCount, double *seconds) {
+    return with_handle(handle, [&] {
+        if (!seconds)
+            return no_output("seconds");
+        *seconds = 0;
+        Problem problem;
+        const Verdict verdict = imagine(*handle, transa, transb, m, n, k, batchCount, &problem);
+        if (verdict.status != kSuccess || verdict.nothing_to_do)
+            return verdict.status;
+#ifdef PYBLAS_HAVE_CUDA
+        if (handle->device.engine == Engine::gpu) {
+            PYBLAS_TRY(check_fork());
+            const DeviceGuard guard(handle->device.ordinal);
+            PYBLAS_TRY(guard.status());
+            // A product without depth reads C alone, which the CPU does as soon.
+            return problem.k == 0 ? xt::predict_on_cpu(problem, seconds)
+                                  : handle->xt.predict(*handle, problem, seconds);
+        }
+#endif
+        return xt::predict_on_cpu(problem, seconds);
+    });
+}
+
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
 // Each product has four entries: int and int64_t sizes, column- and row-major.
-#define PYBLAS_SGEMM_ENTRY(name, Int, row_major)                                                                       \
+#define PYBLAS_SGEMM_ENTRY(name, Int, row_major, reach)                                                                \
     pyblasStatus_t name(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, Int m, Int n,       \
                         Int k, const float *alpha, const float *A, Int lda, const float *B, Int ldb,                   \
                         const float *beta, float *C, Int ldc) {                                                        \
-        return multiply(handle, {Form::sgemm, row_major, transa, transb, m, n, k, alpha, A, lda, 0, B, ldb, 0, beta,   \
-                                 C, ldc, 0, 1});                                                                       \
+        return multiply(                                                                                               \
+            handle,                                                                                                    \
+            {Form::sgemm, row_major, transa, transb, m, n, k, alpha, A, lda, 0, B, ldb, 0, beta, C, ldc, 0, 1},        \
+            reach);                                                                                                    \
     }
-PYBLAS_SGEMM_ENTRY(pyblasSgemm, int, false)
-PYBLAS_SGEMM_ENTRY(pyblasSgemm_64, int64_t, false)
-PYBLAS_SGEMM_ENTRY(pyblasSgemmRowMajor, int, true)
-PYBLAS_SGEMM_ENTRY(pyblasSgemmRowMajor_64, int64_t, true)
+PYBLAS_SGEMM_ENTRY(pyblasSgemm, int, false, Reach::one_memory)
+PYBLAS_SGEMM_ENTRY(pyblasSgemm_64, int64_t, false, Reach::one_memory)
+PYBLAS_SGEMM_ENTRY(pyblasSgemmRowMajor, int, true, Reach::one_memory)
+PYBLAS_SGEMM_ENTRY(pyblasSgemmRowMajor_64, int64_t, true, Reach::one_memory)
+PYBLAS_SGEMM_ENTRY(pyblasXtSgemm, int, false, Reach::any_memory)
+PYBLAS_SGEMM_ENTRY(pyblasXtSgemm_64, int64_t, false, Reach::any_memory)
+PYBLAS_SGEMM_ENTRY(pyblasXtSgemmRowMajor, int, true, Reach::any_memory)
+PYBLAS_SGEMM_ENTRY(pyblasXtSgemmRowMajor_64, int64_t, true, Reach::any_memory)
 
-#define PYBLAS_STRIDED_ENTRY(name, Int, row_major)                                                                     \
+#define PYBLAS_STRIDED_ENTRY(name, Int, row_major, reach)                                                              \
     pyblasStatus_t name(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, Int m, Int n,       \
                         Int k, const float *alpha, const float *A, Int lda, long long int strideA, const float *B,     \
                         Int ldb, long long int strideB, const float *beta, float *C, Int ldc, long long int strideC,   \
                         Int batchCount) {                                                                              \
-        return multiply(handle, {Form::strided_batched, row_major, transa, transb, m, n, k, alpha, A, lda, strideA, B, \
-                                 ldb, strideB, beta, C, ldc, strideC, batchCount});                                    \
+        return multiply(handle,                                                                                        \
+                        {Form::strided_batched, row_major, transa, transb, m, n, k, alpha, A, lda, strideA, B, ldb,    \
+                         strideB, beta, C, ldc, strideC, batchCount},                                                  \
+                        reach);                                                                                        \
     }
-PYBLAS_STRIDED_ENTRY(pyblasSgemmStridedBatched, int, false)
-PYBLAS_STRIDED_ENTRY(pyblasSgemmStridedBatched_64, int64_t, false)
-PYBLAS_STRIDED_ENTRY(pyblasSgemmStridedBatchedRowMajor, int, true)
-PYBLAS_STRIDED_ENTRY(pyblasSgemmStridedBatchedRowMajor_64, int64_t, true)
+PYBLAS_STRIDED_ENTRY(pyblasSgemmStridedBatched, int, false, Reach::one_memory)
+PYBLAS_STRIDED_ENTRY(pyblasSgemmStridedBatched_64, int64_t, false, Reach::one_memory)
+PYBLAS_STRIDED_ENTRY(pyblasSgemmStridedBatchedRowMajor, int, true, Reach::one_memory)
+PYBLAS_STRIDED_ENTRY(pyblasSgemmStridedBatchedRowMajor_64, int64_t, true, Reach::one_memory)
+PYBLAS_STRIDED_ENTRY(pyblasXtSgemmStridedBatched, int, false, Reach::any_memory)
+PYBLAS_STRIDED_ENTRY(pyblasXtSgemmStridedBatched_64, int64_t, false, Reach::any_memory)
+PYBLAS_STRIDED_ENTRY(pyblasXtSgemmStridedBatchedRowMajor, int, true, Reach::any_memory)
+PYBLAS_STRIDED_ENTRY(pyblasXtSgemmStridedBatchedRowMajor_64, int64_t, true, Reach::any_memory)
 
 #define PYBLAS_BATCHED_ENTRY(name, Int, row_major)                                                                     \
     pyblasStatus_t name(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, Int m, Int n,       \

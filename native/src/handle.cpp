@@ -1,6 +1,7 @@
 #include "handle.hpp"
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -66,6 +67,33 @@ Status apply_environment(pyblasContext *handle) {
     }
     return kSuccess;
 }
+
+#ifdef PYBLAS_HAVE_CUDA
+// Bytes, or a number with K, M, G or T behind it, powers of 1024. Left as it is where nothing is said.
+Status memory_of_environment(size_t *bytes) {
+    const char *text = std::getenv("PYBLAS_SGEMM_MEMORY");
+    if (!text || !*text)
+        return kSuccess;
+    constexpr char kUnits[] = "KMGT";
+    char *end = nullptr;
+    errno = 0;
+    unsigned long long number = std::strtoull(text, &end, 10);
+    bool is_number = *text >= '0' && *text <= '9' && errno == 0;
+    if (is_number && *end) {
+        const char *unit = std::strchr(kUnits, *end);
+        const auto shift = unit ? 10 * (unit - kUnits + 1) : 0;
+        is_number = unit && end[1] == 0 && number <= (~0ULL >> shift);
+        number <<= shift;
+    }
+    if (!is_number || number == 0)
+        return fail(PYBLAS_STATUS_INVALID_VALUE,
+                    "environment variable PYBLAS_SGEMM_MEMORY is '%s', must be a number of bytes, such as 4294967296 "
+                    "or 4G",
+                    text);
+    *bytes = number;
+    return kSuccess;
+}
+#endif
 
 std::atomic<bool> gpu_used{false};
 std::atomic<bool> forked_after_gpu{false};
@@ -173,6 +201,7 @@ Status create_gpu(int device, pyblasContext **out) {
     const char *synchronise = std::getenv("PYBLAS_SGEMM_SYNC");
     handle->synchronise = synchronise && *synchronise && std::strcmp(synchronise, "0") != 0;
     PYBLAS_TRY(apply_environment(handle.get()));
+    PYBLAS_TRY(memory_of_environment(&handle->xt.memory_limit));
     if (!gpu_used.exchange(true))
         pthread_atfork(nullptr, nullptr, [] { forked_after_gpu.store(true, std::memory_order_relaxed); });
     *out = handle.release();
@@ -193,9 +222,12 @@ Status destroy(pyblasContext *handle) {
     if (handle->device.engine == Engine::gpu) {
         if (forked_after_gpu.load(std::memory_order_relaxed)) {
             handle->workspace.forget();
+            handle->xt.forget();
         } else {
             const DeviceGuard guard(handle->device.ordinal);
             status = guard.status() == kSuccess ? handle->workspace.free_owned() : guard.status();
+            if (const Status freed = handle->xt.free(); status == kSuccess)
+                status = freed;
         }
     }
 #endif

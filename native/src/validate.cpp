@@ -176,6 +176,10 @@ Wide first_positive_in_range(Wide a, Wide modulus, Wide low, Wide high) {
 
 } // namespace
 
+const char *function_name(Form form) {
+    return kSignatures[static_cast<int>(form)].name;
+}
+
 bool disjoint(int64_t m, int64_t n, int64_t ld, int64_t stride, int64_t batch) {
     if (batch <= 1)
         return true;

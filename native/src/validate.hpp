@@ -28,6 +28,9 @@ struct Call {
     int a_type = PYBLAS_R_32F, b_type = PYBLAS_R_32F, c_type = PYBLAS_R_32F, compute = PYBLAS_COMPUTE_32F; // of ex
 };
 
+// As messages name it.
+const char *function_name(Form form);
+
 inline bool has_types(Form form) {
     return form == Form::ex || form == Form::strided_batched_ex;
 }
