@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ import pyblas_sgemm
 from ._info import info, library_version, package_folder
 from ._ladder import run as climb
 from ._run import run as run_program
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 UNIT = 2.0**-24  # a rounding to float32 is off by at most this, relatively
 SPIN_SECONDS = 0.3  # BLAS threads of NumPy spin for 0.1 s after a product; nobody is timed before they sleep
@@ -53,7 +56,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
     parser.add_argument("--version", action="version", version=f"pyblas-sgemm {library_version()}")
     for option, folder in FOLDERS.items():
         parser.add_argument(f"--{option}", action="store_true", help=f"print the folder {folder} of this installation")
-    commands = parser.add_subparsers(dest="command", metavar="{info,kernels,ladder,run}")
+    commands = parser.add_subparsers(dest="command", metavar="{info,kernels,ladder,host,run}")
     info_command = commands.add_parser("info", help="print engines, GPUs, build and settings")
     info_command.add_argument("--json", action="store_true", help="as JSON")
     commands.add_parser("kernels", help="print the table of kernels")
@@ -72,6 +75,10 @@ def run_command(arguments: Sequence[str] | None) -> int:
     program.add_argument("--min-flops", type=float, metavar="F", help="leave calls of less work to the program's BLAS")
     program.add_argument("program", metavar="PROGRAM", help="a command, or a .py file for this Python")
     program.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what the program is given")
+    host = commands.add_parser("host", help="multiply host arrays on GPUs, in tiles, and check the result")
+    host.add_argument("--size", type=extent, default=16384, help="m = n = k (default: %(default)s)")
+    host.add_argument("--devices", type=int, nargs="+", default=[0], help="GPUs that share the work (default: 0)")
+    host.add_argument("--memory", type=extent, help="bytes of each GPU's memory that may be used")
     options = vars(parser.parse_args(arguments))
 
     folders = [folder for option, folder in FOLDERS.items() if options[option.replace("-", "_")]]
@@ -93,6 +100,8 @@ def run_command(arguments: Sequence[str] | None) -> int:
             compute=options["compute"],
             min_flops=options["min_flops"],
         )
+    elif options["command"] == "host":
+        return multiply_host_arrays(options["size"], options["devices"], options["memory"])
     else:
         return demonstrate()
     return 0
@@ -331,6 +340,63 @@ def run_attention(device: Device, tokens: int, sequences: int, heads: int, dim: 
         peer_seconds,
         *compare(result[:, sample].swapaxes(0, 1), expected, bound),
     )
+
+
+def multiply_host_arrays(size: int, devices: list[int], memory: int | None) -> int:
+    """C = A B of host arrays on GPUs; a sample of C's rows is compared. Ends with 0 if they are within their bound."""
+    rng = np.random.default_rng(1)
+    a, b = (np.resize(rng.standard_normal(1 << 22, dtype=np.float32), (size, size)) for _ in range(2))
+    c = np.full((size, size), np.nan, dtype=np.float32)
+    try:
+        with pyblas_sgemm.Handle(compute="fp32", memory_limit=memory) as handle, Bar("multiplying") as bar:
+            start = time.perf_counter()
+            pyblas_sgemm.sgemm(
+                "N", "N", size, size, size, 1.0, a, size, b, size, 0.0, c, size,
+                order="C", handle=handle, devices=devices, progress=bar,
+            )  # fmt: skip
+            seconds = time.perf_counter() - start
+    except pyblas_sgemm.SgemmError as error:
+        print(f"Failed: {error} ({error.name})")
+        return 1
+    rows = sample_of(rng, size, min(size, 16))
+    x, y = a[rows].astype(np.float64), b.astype(np.float64)
+    expected = x @ y
+    relative, of_bound = compare(c[rows], expected, (size + 2) * (UNIT * (abs(x) @ abs(y)) + 2.0**-149))
+    print(
+        f"sgemm {size} x {size} x {size} of host arrays on GPU {', '.join(map(str, devices))}: {seconds:.3f} s,"
+        f" {2e-9 * size**3 / seconds:.0f} GFLOP/s; error {relative:.1e}, {of_bound:.2g} of its bound"
+    )
+    return 0 if of_bound <= 1 else 1
+
+
+class Bar:
+    """A progress bar on stderr for work that takes longer than a second, if there is a terminal and rich is installed."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._start = time.perf_counter()
+        self._shown: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, done: float) -> None:
+        if self._shown is None:
+            if time.perf_counter() - self._start < 1 or not sys.stderr.isatty():
+                return
+            try:
+                rich = importlib.import_module("rich.progress")
+            except ImportError:
+                return
+            console = importlib.import_module("rich.console").Console(stderr=True)
+            self._shown = rich.Progress(console=console, transient=True)
+            self._shown.start()
+            self._task = self._shown.add_task(self._title, total=1.0)
+        self._shown.update(self._task, completed=done)
+
+    def __exit__(self, *failure: object) -> None:
+        if self._shown is not None:
+            self._shown.stop()
 
 
 def sample_of(rng: np.random.Generator, size: int, count: int) -> Any:

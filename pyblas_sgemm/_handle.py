@@ -6,13 +6,13 @@ import atexit
 import importlib.util
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._cffi import ffi, lib
-from ._status import InvalidValueError, NotSupportedError, check
+from ._status import InvalidValueError, NotSupportedError, SgemmError, check
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -173,13 +173,72 @@ def require_usable(context: Context) -> None:
     check(lib.pyblasSgemm_64(context.c, 0, 0, 0, 0, 0, null, null, 1, null, 1, null, null, 1))
 
 
-_DEVICE_IS_LATER = "host arrays are computed on the CPU in this version; computing them on a GPU comes in a later one"
+class Destination(NamedTuple):
+    """Where a product of host arrays, or of arrays in several places, is computed."""
+
+    device: int
+    devices: tuple[int, ...] = ()  # none: that one alone
+
+
+def destination(
+    function: str,
+    device: object,
+    devices: object,
+    handle: Handle | None,
+    places: Collection[int | None],
+    predict: Callable[[Context], float],
+) -> Destination | None:
+    """Where to, by what the call, its handle or the environment says; None: where the arrays lie, all in one place.
+
+    places are those of the arrays. predict tells a context's seconds, for 'auto'.
+    """
+    if devices is not None:
+        if device is not None:
+            raise InvalidValueError(f"{function}: device and devices are given; one of them is enough")
+        numbers = tuple(_gpu_number(function, one) for one in _as_sequence(function, devices))
+        return Destination(numbers[0], numbers)
+    if device is None:
+        # The environment speaks of host arrays for which nobody else does.
+        if thread.device is None or set(places) != {None} or (handle is not None and handle.device is not None):
+            return None
+        device = thread.device
+    wish = parse_device(device)
+    if wish is None or None not in places:
+        return None
+    gpus = sorted(place for place in places if place is not None)
+    bound = handle.device if handle is not None else None
+    if isinstance(wish, int):
+        return Destination(wish)
+    number = gpus[0] if gpus else bound if isinstance(bound, int) else 0
+    if wish == "auto" and not gpus and not _gpu_is_sooner(number, predict):
+        return None
+    return Destination(number)
+
+
+def _gpu_is_sooner(number: int, predict: Callable[[Context], float]) -> bool:
+    try:
+        gpu = implicit(number)
+    except SgemmError:  # there is none that can be used
+        return False
+    return predict(gpu) < predict(implicit(None))
+
+
+def _as_sequence(function: str, devices: object) -> Sequence[object]:
+    if isinstance(devices, (str, bytes)) or not isinstance(devices, Sequence) or not devices:
+        raise InvalidValueError(f"{function}: devices is {devices!r}; a sequence of GPUs is needed, such as [0, 1]")
+    return devices
+
+
+def _gpu_number(function: str, device: object) -> int:
+    number = parse_device(device)
+    if not isinstance(number, int):
+        raise InvalidValueError(f"{function}: devices holds {device!r}; GPUs are named by number, or as 'cuda:N'")
+    return number
 
 
 def context_for(function: str, device: object, handle: Handle | None, arrays: int | None) -> Context:
     """The C handle for a call: on the device of its arrays, if that is what the caller, handle or environment wants."""
-    if handle is not None and not isinstance(handle, Handle):
-        raise TypeError(f"{function}: handle is of type {type(handle).__name__}; a pyblas_sgemm.Handle is needed")
+    require_handle(function, handle)
     if device is not None:
         _require_device(function, device, arrays)
     elif arrays is None and thread.device is not None and (handle is None or handle.device is None):
@@ -187,27 +246,37 @@ def context_for(function: str, device: object, handle: Handle | None, arrays: in
     return implicit(arrays) if handle is None else handle.context(arrays)
 
 
+def require_handle(function: str, handle: object) -> None:
+    if handle is not None and not isinstance(handle, Handle):
+        raise TypeError(f"{function}: handle is of type {type(handle).__name__}; a pyblas_sgemm.Handle is needed")
+
+
 def _require_device(function: str, wish: object, arrays: int | None) -> None:
     number = parse_device(wish)
+    if number == "auto":
+        return
     if arrays is None:
         if number is not None:
-            raise NotSupportedError(f"{function}: device is {wish!r}, but {_DEVICE_IS_LATER}")
+            raise NotSupportedError(
+                f"{function}: device is {wish!r}, but its host arrays are computed on the CPU; sgemm,"
+                " gemm_strided_batched and matmul take theirs to a GPU"
+            )
     elif number is None or (isinstance(number, int) and number != arrays):
         raise InvalidValueError(f"{function}: device is {wish!r}, but the arrays are on GPU {arrays}")
 
 
 def parse_device(device: object) -> int | str | None:
-    """None for 'cpu', a number for a GPU, 'cuda' for whichever."""
+    """None for 'cpu', a number for a GPU, 'cuda' for whichever, 'auto' for the sooner of CPU and GPU."""
     if device == "cpu":
         return None
-    if device == "cuda":
-        return "cuda"
+    if device == "cuda" or device == "auto":
+        return str(device)
     text = device.removeprefix("cuda:") if isinstance(device, str) else device
     if isinstance(text, str) and text.isdecimal():
         return int(text)
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         return text
-    raise InvalidValueError(f"device is {device!r}; accepted are None, 'cpu', 'cuda', 'cuda:N' and N")
+    raise InvalidValueError(f"device is {device!r}; accepted are None, 'cpu', 'cuda', 'cuda:N', N and 'auto'")
 
 
 class compute_mode:
@@ -260,8 +329,9 @@ class Handle:
     ``device`` None follows the arrays of each call, with one C handle per device; 'cpu' or a GPU's number binds the
     handle to it, and arrays elsewhere are a ValueError. ``compute`` is a name as in ``compute_mode``, ``kernel`` forces a
     kernel of ``kernels()``, ``batch_invariant`` asks for rows of C that do not depend on the number of rows, and
-    ``workspace_limit`` is the most bytes of device memory the handle may keep for one stream. What is not given follows
-    the thread's compute mode and the environment. Several threads may use one handle: its calls run one after another.
+    ``workspace_limit`` is the most bytes of device memory the handle may keep for one stream, and ``memory_limit`` the
+    most that a product of host arrays may use of a GPU. What is not given follows the thread's compute mode and the
+    environment. Several threads may use one handle: its calls run one after another.
 
     >>> with pyblas_sgemm.Handle(compute="fp32_pedantic") as handle:
     ...     pyblas_sgemm.sgemm("N", "N", 2, 2, 2, 1.0, a, 2, b, 2, 0.0, c, 2, handle=handle)
@@ -278,8 +348,11 @@ class Handle:
         kernel: str | None = None,
         batch_invariant: bool | None = None,
         workspace_limit: int | None = None,
+        memory_limit: int | None = None,
     ) -> None:
         number = None if device is None else parse_device(device)
+        if number == "auto":
+            raise InvalidValueError("device is 'auto'; a handle is for the CPU, for one GPU, or with None for all")
         self._follows = device is None
         self._device = 0 if number == "cuda" else number
         self._contexts: dict[int | None, Context] = {}
@@ -289,6 +362,7 @@ class Handle:
         self._kernel = ""
         self._batch_invariant = False
         self._workspace_limit: int | None = None
+        self._memory_limit: int | None = None
         engine = _engine_of(kernel) if kernel else None
         # A handle that follows has a C handle for the CPU from the start, so that settings are judged when they are made.
         if not self._follows or engine != "gpu":
@@ -301,6 +375,8 @@ class Handle:
             self.batch_invariant = batch_invariant
         if workspace_limit is not None:
             self.workspace_limit = workspace_limit
+        if memory_limit is not None:
+            self.memory_limit = memory_limit
 
     def _bound(self) -> int | None:
         assert not isinstance(self._device, str)
@@ -331,6 +407,8 @@ class Handle:
             check(lib.pyblasSetBatchInvariant(context.c, 1))
         if self._workspace_limit is not None:
             check(lib.pyblasSetWorkspaceLimit(context.c, self._workspace_limit))
+        if self._memory_limit is not None:
+            check(lib.pyblasXtSetMemoryLimit(context.c, self._memory_limit))
 
     def _set(self, call: Callable[[Context], int]) -> None:
         with self._lock:
@@ -417,6 +495,19 @@ class Handle:
             raise InvalidValueError(f"workspace_limit is {limit}; a number of bytes is needed")
         self._set(lambda context: int(lib.pyblasSetWorkspaceLimit(context.c, limit)))
         self._workspace_limit = limit
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Most bytes that a product of host arrays may use of a GPU; None: the environment's, or four fifths of what is
+        free when it begins."""
+        return self._memory_limit
+
+    @memory_limit.setter
+    def memory_limit(self, limit: int) -> None:
+        if not 0 < limit < 2**64:
+            raise InvalidValueError(f"memory_limit is {limit}; a number of bytes is needed")
+        self._set(lambda context: int(lib.pyblasXtSetMemoryLimit(context.c, limit)))
+        self._memory_limit = limit
 
     def free_workspace(self) -> None:
         """Free the device memory the handle keeps. Graphs that were captured with it must not be replayed."""

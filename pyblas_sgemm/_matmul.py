@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +13,8 @@ import numpy as np
 from . import _arrays
 from ._arrays import ITEM, View
 from ._cffi import ffi, lib
-from ._handle import Context, context_for, require_usable, thread
+from ._handle import Context, context_for, destination, implicit, require_usable, thread
+from ._progress import Progress, Watched
 from ._sgemm import GO_THE_LONG_WAY, Settings
 from ._status import InvalidValueError, check
 
@@ -37,6 +40,9 @@ def matmul(
     beta: Any = 0,
     compute: str | None = None,
     batch_invariant: bool | None = None,
+    device: str | int | None = None,
+    devices: Sequence[str | int] | None = None,
+    progress: Progress | None = None,
 ) -> Any:
     """alpha * (a @ b) + beta * out, by the rules of ``numpy.matmul`` for float32.
 
@@ -49,7 +55,7 @@ def matmul(
     ``out`` has the result's shape and any writable layout. It may overlap the inputs, or be laid out as BLAS cannot write;
     then the product goes through a temporary array. Without ``out`` the result is a new array of the inputs' library
     (PyTorch's, if one of them is a tensor). ``beta`` needs ``out``; alpha and beta are as in ``sgemm``, and so are
-    ``compute``, ``batch_invariant``, streams and errors. Gradients are not recorded.
+    ``compute``, ``batch_invariant``, ``device``, ``devices``, ``progress``, streams and errors. Gradients are not recorded.
 
     >>> pyblas_sgemm.matmul(np.ones((2, 3), np.float32), np.ones(3, np.float32))
     array([3., 3.], dtype=float32)
@@ -57,6 +63,9 @@ def matmul(
     if (
         compute is None
         and batch_invariant is None
+        and device is None
+        and devices is None
+        and progress is None
         and alpha.__class__ is beta.__class__ is int
         and alpha == 1
         and beta == 0
@@ -93,7 +102,7 @@ def matmul(
             if short is not None and out is not None:
                 short.written(out)
             return result
-    return _matmul(a, b, out, alpha, beta, compute, batch_invariant)
+    return _matmul(a, b, out, alpha, beta, compute, batch_invariant, device, devices, progress)
 
 
 def _of_stacks(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -125,7 +134,16 @@ class _Axis(NamedTuple):
 
 
 def _matmul(
-    a: Any, b: Any, out: Any, alpha: object, beta: object, compute: str | None, batch_invariant: bool | None
+    a: Any,
+    b: Any,
+    out: Any,
+    alpha: object,
+    beta: object,
+    compute: str | None,
+    batch_invariant: bool | None,
+    device: object,
+    devices: object,
+    progress: Progress | None,
 ) -> Any:
     stream = None
     views: dict[str, View] = {}
@@ -136,15 +154,23 @@ def _matmul(
         if stream is None and views[name].device is not None:
             stream = _arrays.current_stream(views[name])
     seen_a, seen_b, seen_out = views["a"], views["b"], views.get("out")
-    place = _arrays.common_device("matmul", [(name, views[name]) for name in ("a", "b", "out") if name in views])
-    alpha_value, beta_value, on_device = _arrays.scalars("matmul", alpha, beta, place, stream)
     stack, m, n, k, shape = _shapes(seen_a.shape, seen_b.shape)
+    there = None
+    if device is not None or devices is not None or thread.device is not None:
+        places = {seen.device for seen in views.values()}
+        there = destination(
+            "matmul", device, devices, None, places, lambda context: _predict(context, m, n, k, math.prod(stack))
+        )
+    place = None
+    if there is None:
+        place = _arrays.common_device("matmul", [(name, views[name]) for name in ("a", "b", "out") if name in views])
+    alpha_value, beta_value, on_device = _arrays.scalars("matmul", alpha, beta, place, stream)
 
     if seen_out is None:
         if on_device or beta_value != 0:
             raise InvalidValueError("matmul: beta needs out")
         if place is not None:
-            require_usable(context_for("matmul", None, None, place))
+            require_usable(context_for("matmul", device, None, place))
         like = seen_b if seen_b.library == "torch" or seen_a.library == "interface" else seen_a
         target = _arrays.view(_arrays.empty(like, shape), "matmul: out")
     else:
@@ -173,15 +199,24 @@ def _matmul(
             else:
                 target = copy
             plan = _plan(seen_a, seen_b, target, stack, (m, n, k))
-        context = context_for("matmul", None, None, place)
-        with Settings(context, None, compute, batch_invariant, None, stream, bool(on_device)):
-            _queue(context, plan, seen_a, seen_b, target, alpha_value, beta_value, on_device)
+        context = implicit(there.device) if there else context_for("matmul", device, None, place)
+        with (
+            Settings(context, None, compute, batch_invariant, None, stream, bool(on_device)),
+            Watched(context, there.devices, progress) if there else nullcontext() as watched,
+        ):
+            _queue(context, plan, seen_a, seen_b, target, alpha_value, beta_value, on_device, watched)
     if seen_out is None:
         return _arrays.hand_back(target, (views["a"], views["b"]))
     if target is not seen_out:
         _arrays.assign(seen_out, target)
     _arrays.written(seen_out)
     return out
+
+
+def _predict(context: Context, m: int, n: int, k: int, batch: int) -> float:
+    seconds = ffi.new("double *")
+    check(lib.pyblasXtPredict(context.c, 0, 0, n, m, k, batch, seconds))
+    return float(seconds[0])
 
 
 def _shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
@@ -210,6 +245,7 @@ def _queue(
     alpha: float,
     beta: float,
     on_device: list[View],
+    watched: Watched | None,
 ) -> None:
     alpha_address, beta_address = (seen.address for seen in on_device) if on_device else (0, 0)
     flags = (
@@ -218,7 +254,9 @@ def _queue(
         | lib.PYBLAS_CHECKED_B_IS_DISJOINT
         | lib.PYBLAS_CHECKED_ROW_MAJOR * plan.by_rows
         | lib.PYBLAS_CHECKED_DEVICE_SCALARS * bool(on_device)
+        | lib.PYBLAS_CHECKED_ANY_MEMORY * bool(watched)
     )
+    checked = watched.check if watched else check
     batch = plan.batch
     for index in itertools.product(*(range(axis.length) for axis in plan.loops)):
         at_a = at_b = at_c = 0
@@ -226,7 +264,7 @@ def _queue(
             at_a += i * axis.a
             at_b += i * axis.b
             at_c += i * axis.c
-        check(
+        checked(
             lib.pyblas_checked_gemm(
                 context.c,
                 flags,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,19 @@ import numpy as np
 from . import _arrays
 from ._arrays import Elements, View
 from ._cffi import ffi, lib
-from ._handle import Context, Handle, SelectedKernel, context_for, mode_number, parse_device, thread
+from ._handle import (
+    Context,
+    Handle,
+    SelectedKernel,
+    context_for,
+    destination,
+    implicit,
+    mode_number,
+    parse_device,
+    require_handle,
+    thread,
+)
+from ._progress import Progress, Watched
 from ._status import InvalidValueError, check
 
 _OPERATIONS: dict[object, int] = {"N": 0, "n": 0, "T": 1, "t": 1, "C": 2, "c": 2}
@@ -62,6 +75,8 @@ def sgemm(
     compute: str | None = None,
     batch_invariant: bool | None = None,
     device: str | int | None = None,
+    devices: Sequence[str | int] | None = None,
+    progress: Progress | None = None,
     handle: Handle | None = None,
 ) -> Any:
     """C := alpha * op(A) * op(B) + beta * C, in place; returns C.
@@ -80,8 +95,13 @@ def sgemm(
     queued on the current stream of C's library and the call returns; arrays of other libraries must be ready there.
     ``stream`` names another: an address, or a stream object of CuPy, PyTorch or anything with __cuda_stream__; then the
     caller keeps the arrays until the work is done, as their libraries do so only for streams of their own. ``compute``
-    ('fp32', 'fp32_pedantic', 'tf32') and ``batch_invariant`` go before those of ``handle``. ``device`` asserts where the
-    arrays are. PyTorch tensors that require gradients are read as if detached; C must not be one.
+    ('fp32', 'fp32_pedantic', 'tf32') and ``batch_invariant`` go before those of ``handle``. PyTorch tensors that require gradients are read as if detached; C must not be one.
+
+    Arrays lie in one place, and the product is computed there, unless ``device`` says otherwise: 'cuda' or a GPU's number
+    takes host arrays to that GPU in tiles, however large they are, and then A, B and C may lie in any mixture of places;
+    'auto' does so where it is sooner; ``devices`` names several GPUs that share the work. Such a call returns when C is
+    written, and ``progress`` is called meanwhile with the part that is done. If the callback raises, or Ctrl-C is
+    pressed, the product stops, and the exception's cause says how much of C is written.
 
     Raises InvalidValueError (a ValueError) for arguments out of range, arrays that are too small (needed and available
     elements are named), a read-only C and a C that shares elements with A or B; TypeError for other dtypes and for host
@@ -98,6 +118,8 @@ def sgemm(
         and compute is None
         and batch_invariant is None
         and device is None
+        and devices is None
+        and progress is None
         and handle is None
         and (alpha.__class__ is float or alpha.__class__ is int)
         and (beta.__class__ is float or beta.__class__ is int)
@@ -161,7 +183,7 @@ def sgemm(
                 short.written(C)
             return C
     call = _parse("sgemm", transa, transb, m, n, k, lda, ldb, ldc)
-    return _run(call, alpha, A, B, beta, C, order, stream, compute, batch_invariant, device, handle)
+    return _run(call, alpha, A, B, beta, C, order, stream, compute, batch_invariant, device, handle, devices, progress)
 
 
 def gemm_strided_batched(
@@ -188,6 +210,8 @@ def gemm_strided_batched(
     compute: str | None = None,
     batch_invariant: bool | None = None,
     device: str | int | None = None,
+    devices: Sequence[str | int] | None = None,
+    progress: Progress | None = None,
     handle: Handle | None = None,
 ) -> Any:
     """batch_count products as in ``sgemm``, in one call; returns C.
@@ -207,6 +231,8 @@ def gemm_strided_batched(
         and compute is None
         and batch_invariant is None
         and device is None
+        and devices is None
+        and progress is None
         and handle is None
         and (alpha.__class__ is float or alpha.__class__ is int)
         and (beta.__class__ is float or beta.__class__ is int)
@@ -280,7 +306,7 @@ def gemm_strided_batched(
     call = _parse(
         "gemm_strided_batched", transa, transb, m, n, k, lda, ldb, ldc, strideA, strideB, strideC, batch_count
     )
-    return _run(call, alpha, A, B, beta, C, order, stream, compute, batch_invariant, device, handle)
+    return _run(call, alpha, A, B, beta, C, order, stream, compute, batch_invariant, device, handle, devices, progress)
 
 
 def gemm_batched(
@@ -465,6 +491,15 @@ class _Call(NamedTuple):
             Elements(c, length_c, vectors_c, self.ldc, self.stride_c),
         )
 
+    def predict(self, context: Context, by_rows: bool) -> float:
+        """Seconds that the product would take, with host arrays."""
+        ta, tb, m, n = self.transa, self.transb, self.m, self.n
+        if by_rows:
+            ta, tb, m, n = tb, ta, n, m
+        seconds = ffi.new("double *")
+        check(lib.pyblasXtPredict(context.c, ta, tb, m, n, self.k, self.batch, seconds))
+        return float(seconds[0])
+
     def touches_memory(self, a: Elements, b: Elements, c: Elements) -> bool:
         """Whether the sizes are legal and not empty. If not, the C library answers, and there is no extent to check."""
         return (
@@ -545,6 +580,8 @@ def _run(
     batch_invariant: bool | None,
     device: object,
     handle: Handle | None,
+    devices: object = None,
+    progress: Progress | None = None,
 ) -> Any:
     function = call.function
     batched = function.startswith("gemm_strided_batched")
@@ -557,9 +594,20 @@ def _run(
     seen_a = _NOTHING if A is None else _arrays.view(A, f"{function}: A", wanted_stream, types)
     seen_b = _NOTHING if B is None else _arrays.view(B, f"{function}: B", wanted_stream, types)
     named = [pair for pair in (("A", seen_a), ("B", seen_b), ("C", seen_c)) if pair[1] is not _NOTHING]
-    place = _arrays.common_device(function, named)
-    _arrays.require_writable(function, "C", seen_c)
     by_rows = _by_rows(function, order, named)
+    there = None
+    if types is _arrays.ONLY_FLOAT32 and (device is not None or devices is not None or thread.device is not None):
+        require_handle(function, handle)
+        places = {seen.device for _, seen in named}
+        there = destination(function, device, devices, handle, places, lambda context: call.predict(context, by_rows))
+    if there is not None:
+        place = None
+        on_gpus = [seen for seen in (seen_c, seen_a, seen_b) if seen.device is not None]
+        if wanted_stream is None and on_gpus:
+            wanted_stream = _arrays.current_stream(on_gpus[0])
+    else:
+        place = _arrays.common_device(function, named)
+    _arrays.require_writable(function, "C", seen_c)
     alpha_value, beta_value, on_device = _arrays.scalars(function, alpha, beta, place, wanted_stream)
 
     sizes = call.elements(by_rows, seen_a.address, seen_b.address, seen_c.address)
@@ -604,8 +652,13 @@ def _run(
         c.stride,
         call.batch,
     )
-    context = context_for(function, device, handle, place)
-    with Settings(context, handle, compute, batch_invariant, stream, wanted_stream, bool(on_device)):
+    if there is not None:
+        context = implicit(there.device) if handle is None else handle.context(there.device)
+        flags |= lib.PYBLAS_CHECKED_ANY_MEMORY
+    else:
+        context = context_for(function, device, handle, place)
+    settings = Settings(context, handle, compute, batch_invariant, stream, wanted_stream, bool(on_device))
+    with settings, Watched(context, there.devices if there else (), progress) if there else nullcontext() as watched:
         product: Any = lib.pyblas_checked_gemm
         with_types: tuple[int, ...] = ()
         if types is _arrays.ANY_TYPE:
@@ -617,7 +670,7 @@ def _run(
             _arrays.require_disjoint(function, name, x, "C", c, call.batch)
             flags |= _UNDECIDED[status]
             status = product(context.c, flags, *with_types, *arguments)
-        check(status)
+        (watched.check if watched else check)(status)
     # The arrays live until here, when the work is queued. Their libraries free memory in the order of the stream, or only
     # after it, so the work may go on when the caller has dropped the last reference.
     _arrays.written(seen_c)

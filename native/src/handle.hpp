@@ -6,7 +6,7 @@
 #include "dispatch.hpp"
 #ifdef PYBLAS_HAVE_CUDA
 #include "workspace.hpp"
-#include "xt/engine.hpp"
+#include "xt/host_products.hpp"
 #endif
 
 // One product's view of the settings; a plain copy, so that a CPU product computes without the handle's lock.
@@ -28,7 +28,7 @@ struct pyblasContext {
 #ifdef PYBLAS_HAVE_CUDA
     pyblas::Choices choices;
     pyblas::Workspace workspace;
-    pyblas::xt::Engine xt;    // products of host memory
+    pyblas::xt::HostProducts xt;    // products of host memory
     bool synchronise = false; // PYBLAS_SGEMM_SYNC=1: a fault names its call
 #endif
 };

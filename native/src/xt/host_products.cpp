@@ -1,4 +1,4 @@
-#include "xt/engine.hpp"
+#include "xt/host_products.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -172,10 +172,10 @@ Status verdict(const char *function, const Grid &grid, const std::vector<Share> 
 
 } // namespace
 
-Engine::Engine() = default;
-Engine::~Engine() = default;
+HostProducts::HostProducts() = default;
+HostProducts::~HostProducts() = default;
 
-Status Engine::free() {
+Status HostProducts::free() {
     Status worst = kSuccess;
     for (const std::unique_ptr<Gpu> &gpu : gpus_) {
         const DeviceGuard guard(gpu->device().ordinal);
@@ -187,11 +187,11 @@ Status Engine::free() {
     return worst;
 }
 
-void Engine::forget() {
+void HostProducts::forget() {
     gpus_.clear();
 }
 
-Status Engine::gpu_on(pyblasContext &handle, int ordinal, Gpu **gpu) {
+Status HostProducts::gpu_on(pyblasContext &handle, int ordinal, Gpu **gpu) {
     for (const std::unique_ptr<Gpu> &known : gpus_)
         if (known->device().ordinal == ordinal)
             *gpu = known.get();
@@ -206,7 +206,7 @@ Status Engine::gpu_on(pyblasContext &handle, int ordinal, Gpu **gpu) {
     return kSuccess;
 }
 
-Status Engine::multiply(pyblasContext &handle, const Problem &problem, const char *function) {
+Status HostProducts::multiply(pyblasContext &handle, const Problem &problem, const char *function) {
     const Grid grid = cut(problem);
     bool staged[kMatrices] = {}, any_on_device = false;
     for (const Matrix matrix : {kA, kB, kC}) {
@@ -274,7 +274,7 @@ Status Engine::multiply(pyblasContext &handle, const Problem &problem, const cha
 }
 
 // Products that are little but copies, of memory such as callers have.
-Status Engine::measure(pyblasContext &handle, Rates *rates) {
+Status HostProducts::measure(pyblasContext &handle, Rates *rates) {
     constexpr int64_t kLong = 8192, kWide = 2048;
     const size_t count = kLong * kWide + 2 * kLong;
     const std::unique_ptr<float[]> memory(new (std::nothrow) float[count]);
@@ -313,7 +313,7 @@ Status Engine::measure(pyblasContext &handle, Rates *rates) {
     return kSuccess;
 }
 
-Status Engine::predict(pyblasContext &handle, const Problem &problem, double *seconds) {
+Status HostProducts::predict(pyblasContext &handle, const Problem &problem, double *seconds) {
     static std::mutex mutex;
     static std::map<int, Rates> measured; // by device
     Gpu *gpu = nullptr;

@@ -16,10 +16,10 @@ namespace pyblas::xt {
 
 class Gpu;
 
-class Engine {
+class HostProducts {
 public:
-    Engine();
-    ~Engine(); // keeps what CUDA gave: see free()
+    HostProducts();
+    ~HostProducts(); // keeps what CUDA gave: see free()
 
     std::vector<int> devices; // none: the handle's own
     size_t memory_limit = 0;  // of each GPU; 0: a share of what is free
