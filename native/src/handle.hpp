@@ -28,8 +28,8 @@ struct pyblasContext {
 #ifdef PYBLAS_HAVE_CUDA
     pyblas::Choices choices;
     pyblas::Workspace workspace;
-    pyblas::xt::HostProducts xt;    // products of host memory
-    bool synchronise = false; // PYBLAS_SGEMM_SYNC=1: a fault names its call
+    pyblas::xt::HostProducts xt; // products of host memory
+    bool synchronise = false;    // PYBLAS_SGEMM_SYNC=1: a fault names its call
 #endif
 };
 
