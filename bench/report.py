@@ -1,4 +1,4 @@
-"""Turns the csv files of bench.py and host.py into the tables of README.md and docs/, between their marks.
+"""Turns the csv files of bench.py, host.py and dropin.py into the tables of README.md and docs/, between their marks.
 
 python bench/report.py            # rewrites the tables
 python bench/report.py --check    # fails if they are not those of the csv files
@@ -164,6 +164,46 @@ def host_times(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def programs(rows: list[Row]) -> str:
+    """Programs alone and with the preloaded shim, then what a call costs the host."""
+    first = rows[0]
+    major, minor, patch = (int(first["cublas"]) // unit % 100 for unit in (10000, 100, 1))
+    text = (
+        f"One {first['gpu']}, driver {first['driver']}, cuBLAS {major}.{minor}.{patch}, PyTorch {first['torch']}, CuPy"
+        f" {first['cupy']}, commit {first['commit']}, {first['date']}. The error is ||X - X64|| / ||X64||, of models the"
+        " largest among their output and all gradients."
+    )
+    lines = [
+        text,
+        "",
+        "| program | | times as fast | us alone | us with the shim | error alone | error with the shim |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if row["program"] not in ("C", "left to cuBLAS"):
+            errors = [f"{float(row[name]):.1e}".replace("nan", "") for name in ("plain_error", "shim_error")]
+            lines.append(
+                f"| {row['program']} | {row['what']} | {float(row['ratio']):.2f} | {float(row['plain_us']):.1f} "
+                f"| {float(row['shim_us']):.1f} | {' | '.join(errors)} |"
+            )
+    left = sorted(float(row["ratio"]) for row in rows if row["program"] == "left to cuBLAS")
+    left_text = (
+        f"Of {len(left)} products of 16-bit types or with a vector, {sum(ratio >= 1 for ratio in left)} are no slower with"
+        f" `PYBLAS_SGEMM_TAKE_ALL=1`; the median is {left[len(left) // 2]:.2f} times cuBLAS's speed."
+    )
+    lines += [
+        "",
+        left_text,
+        "",
+        "| call in C, host's time | us direct | us through the shim |",
+        "|---|---|---|",
+    ]
+    for row in rows:
+        if row["program"] == "C":
+            lines.append(f"| {row['what']} | {float(row['plain_us']):.2f} | {float(row['shim_us']):.2f} |")
+    return "\n".join(lines)
+
+
 def processor(rows: list[Row]) -> str:
     """The CPU engine beside NumPy, then what batch_invariant costs."""
     first = rows[0]
@@ -232,6 +272,7 @@ def main() -> None:
     show(root / "docs" / "kernels.md", ladder(read(f"{options.gpu}-ladder.csv")), options.check)
     show(root / "docs" / "speed.md", modes(options.gpu), options.check)
     show(root / "docs" / "python-api.md", host_times(read(f"{options.gpu}-host.csv")), options.check)
+    show(root / "docs" / "drop-in.md", programs(read(f"{options.gpu}-dropin.csv")), options.check)
     show(root / "docs" / "cpu.md", processor(read(f"cpu_{options.cpu}.csv")), options.check)
 
 
