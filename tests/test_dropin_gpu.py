@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -266,8 +267,9 @@ def programs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cublas")
     cublas, runtime = nvidia("libcublas.so.*"), nvidia("libcudart.so.*")
     headers = {nvidia("cublas_v2.h").parent, nvidia("cuda_runtime_api.h").parent}
+    toolkit = Path(shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc").resolve().parents[1] / "include"  # for crt/
     command = ["c++", "-std=c++17", "-O1", "-Wall", "-Wextra", HERE / "cublas_program.cpp",
-               *(f"-isystem{header}" for header in headers), runtime, f"-Wl,-rpath,{runtime.parent}"]  # fmt: skip
+               *(f"-isystem{header}" for header in headers), f"-idirafter{toolkit}", runtime, f"-Wl,-rpath,{runtime.parent}"]  # fmt: skip
     linked = {"cublas": [cublas, f"-Wl,-rpath,{cublas.parent}", f"-Wl,-rpath-link,{cublas.parent}"],
               "ours": [f"-L{PRELOAD.parent}", "-lpyblas_cublas", f"-Wl,-rpath,{PRELOAD.parent}",
                        f"-Wl,-rpath-link,{PRELOAD.parent}"]}  # fmt: skip
