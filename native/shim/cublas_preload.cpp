@@ -253,23 +253,26 @@ bool from_cublas(const void *caller) noexcept {
 
 } // namespace pyblas::shim
 
-cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
-    const void *caller = __builtin_return_address(0);
-    const Call call = {Entry::sgemm, Batch::one, handle, caller, 0, 0, 0, 0, 0, 0, nullptr, nullptr, {}, {}, {}, 0};
-    const Real *real = nullptr;
-    if (Target *target = target_of(call))
-        real = target->cublas.load(std::memory_order_acquire);
+namespace {
+
+// Drops what is kept for a handle that ends; returns the library whose function ends it.
+const Real *ended(Entry entry, void *handle, const void *caller) {
+    const Call call = {entry, Batch::one, handle, caller, 0, 0, 0, 0, 0, 0, nullptr, nullptr, {}, {}, {}, 0};
+    const Target *target = target_of(call);
+    const Real *real = target ? (entry == Entry::lt_matmul ? target->lt : target->cublas).load() : nullptr;
     forget(handle);
+    return real;
+}
+
+} // namespace
+
+cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
+    const Real *real = ended(Entry::sgemm, handle, __builtin_return_address(0));
     return real && real->destroy ? real->destroy(handle) : CUBLAS_STATUS_NOT_INITIALIZED;
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-    const void *caller = __builtin_return_address(0);
-    const Call call = {Entry::lt_matmul, Batch::one, handle, caller, 0, 0, 0, 0, 0, 0, nullptr, nullptr, {}, {}, {}, 0};
-    const Real *real = nullptr;
-    if (Target *target = target_of(call))
-        real = target->lt.load(std::memory_order_acquire);
-    forget(handle);
+    const Real *real = ended(Entry::lt_matmul, handle, __builtin_return_address(0));
     return real && real->lt_destroy ? real->lt_destroy(handle) : CUBLAS_STATUS_NOT_INITIALIZED;
 }
 
