@@ -11,6 +11,7 @@ import importlib
 import json
 import math
 import os
+import re
 import statistics
 import sys
 import time
@@ -70,7 +71,9 @@ def run_command(arguments: Sequence[str] | None) -> int:
     )
     program.add_argument("--report", action="store_true", help="say afterwards what was taken, what was not, and why")
     program.add_argument("--verify", type=extent, metavar="N", help="compare one call in N with float64, and report")
-    program.add_argument("--device", choices=("cpu", "cuda", "auto"), help="where products of host arrays are computed")
+    program.add_argument(
+        "--device", type=place, metavar="{cpu,cuda,cuda:N,auto}", help="where products of host arrays are computed"
+    )
     program.add_argument("--compute", choices=("fp32", "fp32_pedantic", "tf32"), help="how products are computed")
     program.add_argument("--min-flops", type=float, metavar="F", help="leave calls of less work to the program's BLAS")
     program.add_argument("program", metavar="PROGRAM", help="a command, or a .py file for this Python")
@@ -112,6 +115,12 @@ def extent(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not a size")
     return number
+
+
+def place(text: str) -> str:
+    if re.fullmatch(r"cpu|auto|cuda(:\d+)?", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not cpu, cuda, cuda:N or auto")
+    return text
 
 
 def kernel_table() -> str:

@@ -225,6 +225,57 @@ assert ours.pyblasGetNumThreads() == before
     assert record.count(taken=True) == 6
 
 
+@pytest.mark.parametrize("device", ["cuda", "cuda:999", "999", "auto", "nonsense"])
+def test_without_such_a_gpu_the_cpu_computes(prints, record, device):
+    program = BOUND + "a, b = rng.standard_normal((2, 400, 400), dtype=np.float32)\ncheck(a @ b, a, b)\n"
+    prints(program, PYBLAS_SGEMM_DEVICE=device, CUDA_VISIBLE_DEVICES="", **record.environment())
+    assert [line["compute"] for line in record.lines()] == ["fp32"]
+
+
+@pytest.mark.gpu
+def test_products_of_host_memory_on_a_gpu(prints, record):
+    prints(MIXED, PYBLAS_SGEMM_DEVICE="cuda", **record.environment(verify=1), timeout=300)
+    taken = [line for line in record.lines() if line["taken"]]
+    assert {line["compute"] for line in taken} == {"fp32 on GPU 0"}
+    assert all(line["checked"] == line["count"] and line["worst_ratio"] <= 1 for line in taken)
+
+
+@pytest.mark.gpu
+def test_auto_sends_to_the_gpu_what_is_sooner_there(prints, record):
+    program = """
+import numpy as np
+for n in (30, 100, 4096):
+    a = np.ones((n, n), np.float32)
+    assert (a @ a == n).all()
+"""
+    prints(program, PYBLAS_SGEMM_DEVICE="auto", **record.environment())
+    computed = {line["m"]: line["compute"] for line in record.lines()}
+    assert computed == {30: "fp32", 100: "fp32", 4096: "fp32 on GPU 0"}
+    record.path.unlink()
+    prints(program, PYBLAS_SGEMM_DEVICE="auto", PYBLAS_SGEMM_GPU_MIN_FLOPS="1e6", **record.environment())
+    computed = {line["m"]: line["compute"] for line in record.lines()}
+    assert computed == {30: "fp32", 100: "fp32 on GPU 0", 4096: "fp32 on GPU 0"}
+
+
+@pytest.mark.gpu
+def test_fork_after_the_gpu(prints, record):
+    program = """
+import os, sys
+import numpy as np
+a = np.ones((300, 300), np.float32)
+assert (a @ a == 300).all()
+child = os.fork()
+if child == 0:
+    assert (a @ a == 300).all()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert (a @ a == 300).all()
+"""
+    prints(program, PYBLAS_SGEMM_DEVICE="cuda", **record.environment())
+    computed = sorted((line["compute"], line["count"]) for line in record.lines())
+    assert computed == [("fp32", 1), ("fp32 on GPU 0", 2)]
+
+
 def test_fork(prints, record):
     prints(
         BOUND

@@ -1,95 +1,44 @@
 #include "blas_call.hpp"
 
-#include <atomic>
+#include <algorithm>
 #include <cstdlib>
-#include <new>
 #include <optional>
 
-#include "pyblas_sgemm.h"
+#include "blas_engine.hpp"
 
 namespace pyblas::shim {
 
 namespace {
 
-// Below this a call of OpenBLAS is over before ours has looked at its arguments: 20 x 20 x 20 on Zen 5.
-constexpr double kMinFlops = 16000;
+// Below this a call of OpenBLAS is over before ours has looked at its arguments, on Zen 5: 20 x 20 x 20, or more where
+// an extent is so small that it fills no vector.
+constexpr double kMinFlops = 16000, kMinThinFlops = 100000;
+constexpr int64_t kThin = 2;
 
 // A preloaded library has its thread's variables at a fixed place.
 __attribute__((tls_model("initial-exec"))) thread_local bool computing = false;
 
-double min_flops() noexcept {
+double flops(const HostProduct &p) {
+    return 2.0 * double(p.m) * double(p.n) * double(p.k) * double(p.batch);
+}
+
+bool little_work(const HostProduct &p) {
     static const bool asked = [] {
         const char *text = std::getenv("PYBLAS_SGEMM_MIN_FLOPS");
         return text && *text;
     }();
-    return asked ? settings().min_flops : kMinFlops;
-}
-
-// ---- the engine ----------------------------------------------------------------------------------------------------
-
-struct Engine {
-    pyblasHandle_t handle = nullptr;
-    const char *compute = "";
-    bool follows = false; // the real library's number of threads, since nobody asked for another
-    int most_threads = 1;
-};
-
-const char *mode_name(pyblasHandle_t handle) {
-    pyblasComputeType_t mode = PYBLAS_COMPUTE_32F;
-    (void)pyblasGetComputeMode(handle, &mode);
-    return mode == PYBLAS_COMPUTE_32F_PEDANTIC    ? "fp32_pedantic"
-           : mode == PYBLAS_COMPUTE_32F_FAST_TF32 ? "tf32"
-                                                  : "fp32";
-}
-
-// Made once and kept until the process is gone. No lock, which a fork might find taken: of two threads that make one at
-// the same time, one gives its own back.
-const Engine *cpu_engine() noexcept {
-    static std::atomic<const Engine *> only{nullptr};
-    const Engine *engine = only.load(std::memory_order_acquire);
-    if (engine)
-        return engine;
-    auto *made = new (std::nothrow) Engine;
-    if (!made)
-        return nullptr;
-    if (pyblasCreateCpu(&made->handle) == PYBLAS_STATUS_SUCCESS) {
-        made->compute = mode_name(made->handle);
-        const char *threads = std::getenv("PYBLAS_SGEMM_THREADS");
-        made->follows = !threads || !*threads;
-        made->most_threads = pyblasGetNumThreads();
-    }
-    const Engine *none = nullptr;
-    if (only.compare_exchange_strong(none, made))
-        return made;
-    (void)pyblasDestroy(made->handle);
-    delete made;
-    return none;
-}
-
-// Whether the engine multiplies by the very library that the program calls, which it then has set to one thread.
-bool shares_blas(const Function &function) noexcept {
-    pyblasCpuInfo_t info;
-    return pyblasCpuInfo(&info) == PYBLAS_STATUS_SUCCESS && real_is(function, info.blas_path);
-}
-
-// A program that has told its BLAS to use fewer threads, for example because it runs several of its own, means us too.
-void follow_threads(const Engine &engine, const Function &function) noexcept {
-    static std::atomic<int> followed{0};
-    const int threads = real_threads(function);
-    const int before = followed.load(std::memory_order_relaxed);
-    if (threads <= 0 || threads == before || (before != 0 && shares_blas(function)))
-        return;
-    if (pyblasSetNumThreads(threads < engine.most_threads ? threads : engine.most_threads) == PYBLAS_STATUS_SUCCESS)
-        followed.store(threads, std::memory_order_relaxed);
+    const double least = asked ? settings().min_flops : std::min({p.m, p.n, p.k}) <= kThin ? kMinThinFlops : kMinFlops;
+    return flops(p) < least;
 }
 
 pyblasOperation_t operation(char trans) {
     return trans == 'N' ? PYBLAS_OP_N : trans == 'T' ? PYBLAS_OP_T : PYBLAS_OP_C;
 }
 
+// On a CPU handle the entries for host memory are the plain ones.
 pyblasStatus_t multiply(pyblasHandle_t handle, const HostProduct &p) {
-    const auto single = p.row_major ? pyblasSgemmRowMajor_64 : pyblasSgemm_64;
-    const auto batched = p.row_major ? pyblasSgemmStridedBatchedRowMajor_64 : pyblasSgemmStridedBatched_64;
+    const auto single = p.row_major ? pyblasXtSgemmRowMajor_64 : pyblasXtSgemm_64;
+    const auto batched = p.row_major ? pyblasXtSgemmStridedBatchedRowMajor_64 : pyblasXtSgemmStridedBatched_64;
     return p.batch == 1 ? single(handle, operation(p.transa), operation(p.transb), p.m, p.n, p.k, &p.alpha, p.a, p.lda,
                                  p.b, p.ldb, &p.beta, p.c, p.ldc)
                         : batched(handle, operation(p.transa), operation(p.transb), p.m, p.n, p.k, &p.alpha, p.a, p.lda,
@@ -126,20 +75,39 @@ Product by_columns(const Function &function, const HostProduct &p, const char *c
 
 // ---- taking a call -------------------------------------------------------------------------------------------------
 
-// What the engine makes of it; nullptr if it is done.
-const char *compute(const Engine &engine, const HostProduct &p, bool has_real) {
-    const pyblasStatus_t status = multiply(engine.handle, p);
+// What comes of it: an engine that did it, or nobody, and why.
+struct Outcome {
+    const Engine *engine;
+    Verdict verdict;
+};
+
+// Whether C is as it was, or need not be, after a GPU has failed.
+bool may_begin_again(pyblasStatus_t status, const HostProduct &p) {
+    return p.beta == 0 || status == PYBLAS_STATUS_NOT_INITIALIZED || status == PYBLAS_STATUS_NOT_SUPPORTED;
+}
+
+Outcome compute(const Engine *engine, const HostProduct &p, bool has_real) {
+    pyblasStatus_t status = multiply(engine->handle, p);
     if (status == PYBLAS_STATUS_SUCCESS)
-        return nullptr;
-    if (status != PYBLAS_STATUS_INVALID_VALUE || p.batch == 1)
-        return status == PYBLAS_STATUS_ALLOC_FAILED ? "out of memory" : "the engine failed";
-    // The arguments were judged before, so it is the C matrices that meet. One after another they may.
-    if (has_real)
-        return "the C matrices overlap";
-    for (int64_t i = 0; i < p.batch; ++i)
-        if (multiply(engine.handle, item(p, i)) != PYBLAS_STATUS_SUCCESS)
-            return "the engine failed";
-    return nullptr;
+        return {engine, {nullptr}};
+    if (status == PYBLAS_STATUS_INVALID_VALUE && p.batch > 1) {
+        // The arguments were judged before, so it is the C matrices that meet. One after another they may.
+        if (has_real)
+            return {nullptr, {"the C matrices overlap"}};
+        for (int64_t i = 0; i < p.batch; ++i)
+            if (compute(engine, item(p, i), false).verdict.reason)
+                return {nullptr, {"the engine failed", true}};
+        return {engine, {nullptr}};
+    }
+    // A GPU that is full, or one that the parent of this process had, leaves the product to the CPU.
+    const bool spoilt = engine->on_gpu && !may_begin_again(status, p);
+    if (engine->on_gpu && !spoilt) {
+        engine = cpu_engine();
+        status = engine && engine->handle ? multiply(engine->handle, p) : status;
+        if (status == PYBLAS_STATUS_SUCCESS)
+            return {engine, {nullptr}};
+    }
+    return {nullptr, {status == PYBLAS_STATUS_ALLOC_FAILED ? "out of memory" : "the engine failed", spoilt}};
 }
 
 } // namespace
@@ -156,27 +124,28 @@ bool within() noexcept {
     return computing;
 }
 
-const char *take(const Function &function, const HostProduct &p, bool has_real) noexcept {
-    if (has_real && 2.0 * double(p.m) * double(p.n) * double(p.k) * double(p.batch) < min_flops())
-        return "less work than PYBLAS_SGEMM_MIN_FLOPS";
-    const Engine *engine = cpu_engine();
-    if (!engine || !engine->handle)
-        return "the engine does not start";
-    if (engine->follows)
-        follow_threads(*engine, function);
+Verdict take(const Function &function, const HostProduct &p, bool has_real) noexcept {
+    if (has_real && little_work(p))
+        return {"less work than PYBLAS_SGEMM_MIN_FLOPS"};
     const Within guard;
+    const Engine *engine = p.row_major ? engine_for(operation(p.transb), operation(p.transa), p.n, p.m, p.k, p.batch)
+                                       : engine_for(operation(p.transa), operation(p.transb), p.m, p.n, p.k, p.batch);
+    if (!engine || !engine->handle)
+        return {"the engine does not start"};
+    follow_threads(*engine, function);
     if (!recording())
-        return compute(*engine, p, has_real);
+        return compute(engine, p, has_real).verdict;
     std::optional<Check> check;
     if (sample())
         check.emplace(by_columns(function, item(p, p.batch - 1), engine->compute), fetch_from_host, nullptr);
     const double begin = now();
-    if (const char *reason = compute(*engine, p, has_real))
-        return reason;
-    Row *row = record(shape_of(function, p, engine->compute), nullptr, now() - begin);
+    const Outcome outcome = compute(engine, p, has_real);
+    if (outcome.verdict.reason)
+        return outcome.verdict;
+    Row *row = record(shape_of(function, p, outcome.engine->compute), nullptr, now() - begin);
     if (check)
         check->compare(row);
-    return nullptr;
+    return {nullptr};
 }
 
 void record_declined(const Function &function, const HostProduct &p, const char *reason, double seconds) noexcept {

@@ -24,8 +24,15 @@ struct HostProduct {
     int64_t stride_a = 0, stride_b = 0, stride_c = 0, batch = 1;
 };
 
-// Computes the product, or says why not (a literal), having done nothing. has_real: whether somebody else could do it.
-const char *take(const Function &function, const HostProduct &product, bool has_real) noexcept;
+// How a call ended: reason is nullptr if the product is computed, else a literal. Where C is spoilt, nobody else can
+// compute it any more.
+struct Verdict {
+    const char *reason;
+    bool spoilt = false;
+};
+
+// Computes the product, or says why not. has_real: whether somebody else could do it.
+Verdict take(const Function &function, const HostProduct &product, bool has_real) noexcept;
 
 // True while the calling thread computes for the shim: what it calls meanwhile is not the program's.
 bool within() noexcept;

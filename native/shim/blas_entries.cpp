@@ -81,13 +81,13 @@ bool nothing_to_do(const HostProduct &p) {
 // Takes the product, or has it done by `pass`, which calls the real function.
 template <class Pass>
 void settle(const Function &function, const HostProduct &p, bool has_real, Pass pass) {
-    const char *reason = take(function, p, has_real);
-    if (!reason)
+    const Verdict verdict = take(function, p, has_real);
+    if (!verdict.reason)
         return;
-    if (!has_real) {
+    if (!has_real || verdict.spoilt) {
         // A BLAS has no other way to say it.
-        std::fprintf(stderr, "pyblas_sgemm: %s has no library to go to and was not computed: %s\n", function.name,
-                     reason);
+        std::fprintf(stderr, "pyblas_sgemm: a product of %s is not computed, and %s: %s\n", function.name,
+                     verdict.spoilt ? "C is spoilt" : "there is no other library for it", verdict.reason);
         return;
     }
     const Within guard; // a BLAS may call its own functions by their public names
@@ -95,7 +95,7 @@ void settle(const Function &function, const HostProduct &p, bool has_real, Pass 
         return pass();
     const double begin = now();
     pass();
-    record_declined(function, p, reason, now() - begin);
+    record_declined(function, p, verdict.reason, now() - begin);
 }
 
 // ---- Fortran: everything by reference ------------------------------------------------------------------------------
