@@ -151,6 +151,12 @@ def main(arguments: list[str]) -> int:
         for constant, value in constants.items():
             if real_enums.get(name, {}).get(constant) != value:
                 wrong[f"recorded {constant}"] = f"{value} is not {real_enums.get(name, {}).get(constant)}"
+    shim = Path(__file__).parents[1] / "native" / "shim"
+    linked = functions((shim / "cublas_abi.h").read_text(), "cublas").keys()
+    linked |= set(re.findall(r"ABSENT\((\w+)\)", (shim / "cublas_absent.inc").read_text()))
+    for name, function in functions((Path(arguments[0]) / "cublas_api.h").read_text(), "cublas").items():
+        if function.returns == "cublasStatus_t" and name not in linked:
+            wrong[name] = "not a name of libpyblas_cublas"
     for name, text in wrong.items():
         print(f"{name}: {text}")
     print(f"{len(TWINS)} functions and {len(ENUMS)} enums compared with {arguments[0]}, {len(wrong)} differences")

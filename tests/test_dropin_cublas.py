@@ -39,6 +39,14 @@ HANDLES = [
                  "GetSmCountTarget", "SetWorkspace_v2", "GetVersion_v2", "GetProperty", "GetCudartVersion",
                  "GetStatusName", "GetStatusString")
 ]  # fmt: skip
+COPIES = [
+    f"cublas{way}{what}{when}{wide}"
+    for way in ("Set", "Get")
+    for what in ("Vector", "Matrix")
+    for when in ("", "Async")
+    for wide in ("", "_64")
+]
+ABSENT = re.findall(r"^ABSENT\((\w+)\)$", (SOURCE / "cublas_absent.inc").read_text(), flags=re.MULTILINE)
 PASSED_ON = 16  # what the fake answers
 
 
@@ -53,7 +61,8 @@ def exported(library: Path) -> set[str]:
 
 def test_the_libraries_export_what_they_stand_for():
     assert exported(PRELOAD) == {*PRODUCTS, "cublasLtMatmul", "cublasDestroy_v2", "cublasLtDestroy", "dlsym"}
-    assert exported(ALONE) == {*PRODUCTS, *HANDLES}
+    assert exported(ALONE) == {*PRODUCTS, *HANDLES, *COPIES, *ABSENT}
+    assert len(ABSENT) == len(set(ABSENT)) and not {*PRODUCTS, *HANDLES, *COPIES} & {*ABSENT}
 
 
 def test_declarations_are_those_of_cublas():
@@ -359,11 +368,17 @@ def test_without_a_gpu_there_is_no_handle(built, run):
     assert run(built / "standalone", "single", preloaded=False).output == "Create: 1\n"
 
 
+def test_copies_of_the_linked_library(simulated):
+    simulated("copies", "standalone")
+
+
 def test_the_rest_of_the_linked_library(tmp_path, built):
     source = tmp_path / "rest.cpp"
     source.write_text("""
 #include <cstdio>
 #include "cublas_abi.h"
+extern "C" cublasStatus_t cublasDgemm_v2(cublasHandle_t, int, int, int, int, int, const double *, const double *, int,
+                                         const double *, int, const double *, double *, int);
 int main() {
     int major = 0, minor = 0, patch = 0, version = 0;
     if (cublasGetProperty(MAJOR_VERSION, &major) || cublasGetProperty(MINOR_VERSION, &minor) ||
@@ -394,6 +409,7 @@ int main() {
     std::printf("%d %d\\n", cublasSetWorkspace_v2(handle, nullptr, 0),
                 cublasSetWorkspace_v2(handle, reinterpret_cast<void *>(8), 256));
     std::printf("%d\\n", cublasSetPointerMode_v2(handle, static_cast<cublasPointerMode_t>(7)));
+    std::printf("%d\\n", cublasDgemm_v2(handle, 0, 0, 1, 1, 1, nullptr, nullptr, 1, nullptr, 1, nullptr, nullptr, 1));
     return cublasDestroy_v2(handle);
 }
 """)
@@ -411,4 +427,5 @@ int main() {
         "0 0 5",
         "0 7",
         "7",
+        "15",
     ]

@@ -215,6 +215,37 @@ CUBLASAPI size_t cublasGetCudartVersion(void);
 CUBLASAPI const char *cublasGetStatusName(cublasStatus_t status);
 CUBLASAPI const char *cublasGetStatusString(cublasStatus_t status);
 
+/* ---- copies between host and device ------------------------------------------------------------------------------ */
+
+CUBLASAPI cublasStatus_t cublasSetVector(int n, int elemSize, const void *x, int incx, void *devicePtr, int incy);
+CUBLASAPI cublasStatus_t cublasSetVector_64(int64_t n, int64_t elemSize, const void *x, int64_t incx, void *devicePtr,
+                                            int64_t incy);
+CUBLASAPI cublasStatus_t cublasSetVectorAsync(int n, int elemSize, const void *hostPtr, int incx, void *devicePtr,
+                                              int incy, cudaStream_t stream);
+CUBLASAPI cublasStatus_t cublasSetVectorAsync_64(int64_t n, int64_t elemSize, const void *hostPtr, int64_t incx,
+                                                 void *devicePtr, int64_t incy, cudaStream_t stream);
+CUBLASAPI cublasStatus_t cublasGetVector(int n, int elemSize, const void *x, int incx, void *y, int incy);
+CUBLASAPI cublasStatus_t cublasGetVector_64(int64_t n, int64_t elemSize, const void *x, int64_t incx, void *y,
+                                            int64_t incy);
+CUBLASAPI cublasStatus_t cublasGetVectorAsync(int n, int elemSize, const void *devicePtr, int incx, void *hostPtr,
+                                              int incy, cudaStream_t stream);
+CUBLASAPI cublasStatus_t cublasGetVectorAsync_64(int64_t n, int64_t elemSize, const void *devicePtr, int64_t incx,
+                                                 void *hostPtr, int64_t incy, cudaStream_t stream);
+CUBLASAPI cublasStatus_t cublasSetMatrix(int rows, int cols, int elemSize, const void *A, int lda, void *B, int ldb);
+CUBLASAPI cublasStatus_t cublasSetMatrix_64(int64_t rows, int64_t cols, int64_t elemSize, const void *A, int64_t lda,
+                                            void *B, int64_t ldb);
+CUBLASAPI cublasStatus_t cublasSetMatrixAsync(int rows, int cols, int elemSize, const void *A, int lda, void *B,
+                                              int ldb, cudaStream_t stream);
+CUBLASAPI cublasStatus_t cublasSetMatrixAsync_64(int64_t rows, int64_t cols, int64_t elemSize, const void *A,
+                                                 int64_t lda, void *B, int64_t ldb, cudaStream_t stream);
+CUBLASAPI cublasStatus_t cublasGetMatrix(int rows, int cols, int elemSize, const void *A, int lda, void *B, int ldb);
+CUBLASAPI cublasStatus_t cublasGetMatrix_64(int64_t rows, int64_t cols, int64_t elemSize, const void *A, int64_t lda,
+                                            void *B, int64_t ldb);
+CUBLASAPI cublasStatus_t cublasGetMatrixAsync(int rows, int cols, int elemSize, const void *A, int lda, void *B,
+                                              int ldb, cudaStream_t stream);
+CUBLASAPI cublasStatus_t cublasGetMatrixAsync_64(int64_t rows, int64_t cols, int64_t elemSize, const void *A,
+                                                 int64_t lda, void *B, int64_t ldb, cudaStream_t stream);
+
 /* ---- cuBLASLt ---------------------------------------------------------------------------------------------------- */
 
 CUBLASAPI cublasStatus_t cublasLtDestroy(cublasLtHandle_t lightHandle);

@@ -265,3 +265,12 @@ const char *cublasGetStatusName(cublasStatus_t status) {
 const char *cublasGetStatusString(cublasStatus_t status) {
     return described(status);
 }
+
+/* ---- everything else --------------------------------------------------------------------------------------------- */
+
+// One answer under every name, so that a program links; the callers' arguments do not matter to it.
+extern "C" cublasStatus_t pyblas_shim_absent(void) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+}
+#define ABSENT(name) extern "C" CUBLASAPI cublasStatus_t name(void) __attribute__((alias("pyblas_shim_absent")));
+#include "cublas_absent.inc"

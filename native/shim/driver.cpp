@@ -53,6 +53,7 @@ Function<int *> ctx_get_device("cuCtxGetDevice");
 Function<CUstream_st *, int *> stream_is_capturing("cuStreamIsCapturing");
 Function<int *> exchange_capture_mode("cuThreadExchangeStreamCaptureMode");
 Function<const Copy2d *, CUstream_st *> copy_2d("cuMemcpy2DAsync_v2");
+Function<const Copy2d *> copy_2d_now("cuMemcpy2D_v2");
 Function<CUstream_st *> synchronise("cuStreamSynchronize");
 Function<CUstream_st **, unsigned> stream_create("cuStreamCreate");
 Function<CUstream_st *> stream_destroy("cuStreamDestroy_v2");
@@ -106,6 +107,22 @@ bool read(CUstream_st *stream, void *to, const void *from, size_t pitch, size_t 
     copy.width = bytes;
     copy.height = count;
     return copy_2d(&copy, stream) && synchronise(stream);
+}
+
+bool copy(bool to_device, const void *from, size_t from_pitch, void *to, size_t to_pitch, size_t bytes, size_t count,
+          CUstream_st *stream, bool wait) noexcept {
+    Copy2d copy = {};
+    copy.source_type = to_device ? kHost : kDevice;
+    copy.source_host = from;
+    copy.source_device = reinterpret_cast<uint64_t>(from);
+    copy.source_pitch = from_pitch;
+    copy.to_type = to_device ? kDevice : kHost;
+    copy.to_host = to;
+    copy.to_device = reinterpret_cast<uint64_t>(to);
+    copy.to_pitch = to_pitch;
+    copy.width = bytes;
+    copy.height = count;
+    return wait ? copy_2d_now(&copy) : copy_2d(&copy, stream);
 }
 
 void *filled(uint32_t word, size_t count) noexcept {

@@ -30,6 +30,11 @@ private:
 // Copies into host memory behind the work of the stream, and waits for it.
 bool read(CUstream_st *stream, void *to, const void *from, size_t pitch, size_t bytes, size_t count) noexcept;
 
+// Copies `count` pieces of `bytes` bytes between host and device memory, with these distances between their beginnings:
+// behind the work of the stream, or behind that of the default stream and waiting for it.
+bool copy(bool to_device, const void *from, size_t from_pitch, void *to, size_t to_pitch, size_t bytes, size_t count,
+          CUstream_st *stream, bool wait) noexcept;
+
 // Device memory filled with one word, in the current context; nullptr if that fails.
 // context.
 void *filled(uint32_t word, size_t count) noexcept;

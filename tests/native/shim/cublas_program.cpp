@@ -123,6 +123,20 @@ int main() {
         expect(std::fabs(c[i] - 1.5 * sum) < 1e-4, "Sgemv");
     }
 
+    // There and back, with other leading dimensions on the way.
+    float *memory = nullptr, back[20 * 30];
+    expect(!cudaMalloc(reinterpret_cast<void **>(&memory), 32 * 30 * sizeof(float)), "cudaMalloc");
+    expect(!cublasSetMatrix(20, 30, sizeof(float), a, m, memory, 32), "SetMatrix");
+    expect(!cublasGetMatrixAsync(20, 30, sizeof(float), memory, 32, back, 20, stream), "GetMatrixAsync");
+    expect(!cudaStreamSynchronize(stream), "GetMatrixAsync");
+    for (int i = 0; i < 20 * 30; ++i)
+        expect(back[i] == a[i % 20 + i / 20 * m], "a matrix there and back");
+    expect(!cublasSetVector(10, sizeof(float), b, 3, memory, 1), "SetVector");
+    expect(!cublasGetVector(10, sizeof(float), memory, 1, back, 2), "GetVector");
+    for (int i = 0; i < 10; ++i)
+        expect(back[2 * i] == b[3 * i], "a vector there and back");
+    expect(!cudaFree(memory), "cudaFree");
+
     // All matrices of the batch on one C: the library refuses it, and it is not an error of the program's.
     expect(!cublasSgemmStridedBatched(handle, t, plain, m, n, k, &alpha, a, k, 0, b, k, 0, &zero, c, m, 0, 2),
            "strideC 0");

@@ -380,9 +380,30 @@ void lt() {
               "planes");
 }
 
+void copies() {}
+
 #else
 
 void lt() {}
+
+void copies() {
+    std::vector<double> from(60), to(60, -1);
+    for (size_t i = 0; i < from.size(); ++i)
+        from[i] = static_cast<double>(i);
+    expect(!cublasSetVector(20, 8, from.data(), 3, to.data(), 2), "SetVector");
+    for (int i = 0; i < 20; ++i)
+        expect(to[2 * i] == 3 * i && to[2 * i + 1] == -1, "a vector with gaps");
+    expect(!cublasGetVectorAsync_64(60, 8, from.data(), 1, to.data(), 1, nullptr) && to == from, "GetVectorAsync_64");
+    to.assign(60, -1);
+    expect(!cublasGetMatrix(5, 6, 8, from.data(), 10, to.data(), 7), "GetMatrix");
+    for (int j = 0; j < 6; ++j)
+        for (int i = 0; i < 7; ++i)
+            expect(to[i + 7 * j] == (i < 5 ? i + 10 * j : -1), "a matrix with gaps");
+    expect(!cublasSetMatrixAsync(60, 1, 8, from.data(), 60, to.data(), 60, nullptr) && to == from, "SetMatrixAsync");
+    expect(!cublasSetVector(0, 8, nullptr, 1, nullptr, 1), "nothing");
+    expect(cublasSetVector(1, 8, from.data(), 0, to.data(), 1) == CUBLAS_STATUS_INVALID_VALUE, "incx");
+    expect(cublasSetMatrix(9, 2, 8, from.data(), 8, to.data(), 9) == CUBLAS_STATUS_MAPPING_ERROR, "lda");
+}
 
 #endif
 

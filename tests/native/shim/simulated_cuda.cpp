@@ -60,12 +60,21 @@ int cuThreadExchangeStreamCaptureMode(int *mode) {
     return 0;
 }
 int cuMemcpy2DAsync_v2(const Copy2d *copy, void *stream) {
-    if (reinterpret_cast<uintptr_t>(stream) == kCaptured || copy->source_pitch < copy->width)
+    if (reinterpret_cast<uintptr_t>(stream) == kCaptured || copy->source_pitch < copy->width ||
+        copy->to_pitch < copy->width)
         return 1;
+    const auto address = [](int type, const void *host, uint64_t on_device) {
+        return type == 1 ? reinterpret_cast<uint64_t>(host) : on_device;
+    };
+    const uint64_t from = address(copy->source_type, copy->source_host, copy->source_device);
+    const uint64_t to = address(copy->to_type, copy->to_host, copy->to_device);
     for (size_t i = 0; i < copy->height; ++i)
-        std::memcpy(static_cast<char *>(copy->to_host) + i * copy->to_pitch,
-                    reinterpret_cast<const char *>(copy->source_device) + i * copy->source_pitch, copy->width);
+        std::memcpy(reinterpret_cast<void *>(to + i * copy->to_pitch),
+                    reinterpret_cast<const void *>(from + i * copy->source_pitch), copy->width);
     return 0;
+}
+int cuMemcpy2D_v2(const Copy2d *copy) {
+    return cuMemcpy2DAsync_v2(copy, nullptr);
 }
 int cuStreamSynchronize(void *stream) {
     could_end_a_capture();
