@@ -12,59 +12,82 @@
 
 namespace pyblas {
 
-// Operands that were packed into panels: one tile wide, in k as long as whole stages, padded with zeros.
-struct Panels {
-    const float *a, *b;
-    int64_t step_a, step_b; // floats from a panel to the next
-};
-
-constexpr int kPackThreads = 256, kPackFloats = 4096; // of one block
+constexpr int kPackThreads = 256, kPackWide = 64; // of x, and of k, in one block
 
 // One operand, or the part of it that a launch works on.
 struct Source {
-    View view;
-    int64_t extent, depth; // of x, from the part's first on, and of k
-    int64_t padded;        // k in whole stages
-    int64_t blocks_x;
+    View view;              // of the first matrix, from the part's first x on
+    int64_t stride;         // to the next one
+    int64_t extent;         // of x
+    int64_t tiles, tile;    // of a matrix, and x in each
+    int64_t blocks, across; // that pack it, and those of them beside each other along x
     float *panels;
+
+    static Source of(const View &view, int64_t stride, int64_t matrices, int64_t extent, int64_t tile, int64_t padded,
+                     float *panels) {
+        const int64_t tiles = (extent + tile - 1) / tile, across = (tiles * tile + kPackWide - 1) / kPackWide;
+        return {view,   stride, extent, tiles, tile, matrices * across * ((padded + kPackWide - 1) / kPackWide),
+                across, panels};
+    }
 };
 
-// A block turns kWide x of kPackFloats / kWide k.
-template <int X, bool ContiguousX>
+struct Sources {
+    Source a, b;
+    int64_t padded; // k in whole stages
+};
+
 __global__ void __launch_bounds__(kPackThreads)
-    pack_panels(__grid_constant__ const Problem problem, __grid_constant__ const Source source) {
-    constexpr int kWide = X % 64 == 0 ? 64 : X % 32 == 0 ? 32 : 16, kDeep = kPackFloats / kWide;
-    __shared__ float smem[ContiguousX ? 1 : kWide][kDeep + 1];
+    pack_panels(__grid_constant__ const Problem problem, __grid_constant__ const Sources sources) {
+#if PYBLAS_HAS_WGMMA
+    constexpr int kEach = kPackWide * kPackWide / kPackThreads, kRows = kPackThreads / kPackWide;
+    __shared__ float smem[kPackWide][kPackWide + 1];
     ptx::launch_dependents();
+    ptx::wait_for_predecessors();
     if (Epilogue(problem).depth() == 0)
         return; // alpha == 0: nothing may be read
-    const int64_t block = block_number(), across = block % source.blocks_x;
-    const int64_t x0 = across * kWide, k0 = block / source.blocks_x * kDeep;
-    const int thread = static_cast<int>(threadIdx.x);
-    if constexpr (!ContiguousX) {
-        const float *const from = source.view.at(x0, k0);
-        const int k = thread % kDeep, x_left = part(source.extent - x0, kWide), k_left = part(source.depth - k0, kDeep);
+    int64_t block = block_number();
+    const bool of_a = block < sources.a.blocks;
+    if (!of_a)
+        block -= sources.a.blocks;
+    const Source &source = of_a ? sources.a : sources.b;
+    if (block >= source.blocks)
+        return;
+    const int64_t deep = (sources.padded + kPackWide - 1) / kPackWide;
+    const int64_t matrix = block / (source.across * deep), inside = block - matrix * source.across * deep;
+    const int64_t x0 = inside % source.across * kPackWide, k0 = inside / source.across * kPackWide;
+    const float *const from = source.view.at(x0, k0) + matrix * source.stride;
+    const int along = static_cast<int>(threadIdx.x) % kPackWide, first = static_cast<int>(threadIdx.x) / kPackWide;
+    const int x_left = part(source.extent - x0, kPackWide), k_left = part(problem.k - k0, kPackWide);
+    float value[kEach];
+    const auto load = [&](int x, int k, int64_t step, int i) {
+        value[i] = x < x_left && k < k_left ? from[along + (first + i * kRows) * step] : 0.0f;
+    };
+    if (source.view.contiguous_x()) {
 #pragma unroll
-        for (int i = 0; i < kPackFloats / kPackThreads; ++i) {
-            const int x = thread / kDeep + i * (kPackThreads / kDeep);
-            smem[x][k] = x < x_left && k < k_left ? from[x * source.view.step_x + k] : 0.0f;
-        }
+        for (int i = 0; i < kEach; ++i)
+            load(along, first + i * kRows, source.view.step_k, i);
+    } else {
+#pragma unroll
+        for (int i = 0; i < kEach; ++i)
+            load(first + i * kRows, along, source.view.step_x, i);
+#pragma unroll
+        for (int i = 0; i < kEach; ++i)
+            smem[first + i * kRows][along] = value[i];
         __syncthreads();
-    }
-    float *const panel = source.panels + x0 / X * source.padded * X + x0 % X;
 #pragma unroll
-    for (int i = 0; i < kPackFloats / kPackThreads; ++i) {
-        const int element = thread + i * kPackThreads, x = element % kWide;
-        const int64_t k = k0 + element / kWide;
-        if (k >= source.padded)
-            break;
-        float value;
-        if constexpr (ContiguousX)
-            value = x0 + x < source.extent && k < source.depth ? *source.view.at(x0 + x, k) : 0.0f;
-        else
-            value = smem[x][element / kWide];
-        panel[k * X + x] = value;
+        for (int i = 0; i < kEach; ++i)
+            value[i] = smem[along][first + i * kRows];
     }
+    const int64_t x = x0 + along, tile = x / source.tile;
+    if (tile >= source.tiles)
+        return;
+    float *const panel =
+        source.panels + (matrix * source.tiles + tile) * source.tile * sources.padded + (x - tile * source.tile);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+        if (const int64_t k = k0 + first + i * kRows; k < sources.padded)
+            panel[k * source.tile] = value[i];
+#endif
 }
 
 // How many tiles of each side are packed and multiplied at once, as many as the workspace holds; parts of about the
@@ -82,16 +105,5 @@ struct Parts {
         return {high, most(rows - high * tile_m, tile_n, grid.columns)};
     }
 };
-
-template <int X>
-Status pack(const Problem &problem, const View &view, int64_t first, int64_t extent, int64_t padded, float *panels,
-            CUstream_st *stream) {
-    constexpr int kWide = X % 64 == 0 ? 64 : X % 32 == 0 ? 32 : 16, kDeep = kPackFloats / kWide;
-    const int64_t blocks_x = (extent + X - 1) / X * (X / kWide);
-    const Source source{{view.at(first, 0), view.step_x, view.step_k}, extent, problem.k, padded, blocks_x, panels};
-    const Grid grid{blocks_x * ((padded + kDeep - 1) / kDeep), kPackThreads, 0, stream};
-    return view.contiguous_x() ? launch<pack_panels<X, true>>(grid, problem, source)
-                               : launch<pack_panels<X, false>>(grid, problem, source);
-}
 
 } // namespace pyblas

@@ -1,29 +1,32 @@
 // producer_tile: the FP32 kernel for products of about a tile for each multiprocessor, or more. Four warps bring tiles
 // of op(A) and op(B), eight multiply them and do nothing else; they meet at barriers in shared memory, slot by slot.
 //
-//     4 warps, copying        slots               8 warps, multiplying       a slot is filled as soon as all eight have
-//     A, B  --------->  [A B] [A B] [A B]  ---->  8 x 16 or 12 x 12          left it, and multiplied as soon as all
-//           <- left --                    - come> outputs a thread           copies have come
+//     boxes as operands lie     contiguous along k: turned     slots                 8 warps, multiplying
+//     A, B  ----------------->  [A] [A] -------------------->  [A B] [A B] [A B] --> 8 x 16 or 12 x 12 outputs
+//            \------------------ contiguous along C ------------^       <- left --    a thread
 //
-// Slices of warps share the k of small tiles. Packed rows first turn both operands into panels, one tile wide and
-// padded with zeros; then every op, ld, alignment and edge is the same loop, fed by the copy engine.
+// Slices of warps share the k of small tiles, pairs of blocks that of small products, and blocks beside each other that
+// of tiles which do not fill a wave; all sums are added in a fixed order. What the copy engine cannot read, and in some
+// rows what would have to be turned, a kernel before packs into panels. Refuses deep k, and arrays of pointers.
 //
-// 384 threads, 168 registers each (216 or 232 of those that multiply), one block on a multiprocessor, 72 to 114 KB and
-// up to 144 KB of folded sums. Packed rows refuse batches. Slots are as in CUTLASS's pipelines, the rest is
-// warp_tile's.
+// 384 threads, 168 registers each (216 of those that multiply), one block on a multiprocessor, 227 KB at most. Slots
+// are as in CUTLASS's pipelines, the rest is warp_tile's.
 #include "warp_tile.cuh"
 
 #include <algorithm>
-#include <cmath>
+#include <type_traits>
 
 #include "../device/launch.cuh"
 #include "../device/ptx.cuh"
+#include "feed.cuh"
 #include "panels.cuh"
 
 namespace pyblas {
 namespace {
 
-constexpr int kProducers = 128;
+constexpr int kProducers = 128; // threads
+constexpr int kRegisters = 216, kProducerRegisters = 72;
+static_assert(2 * kRegisters + kProducerRegisters <= 3 * 168, "registers are handed on, not made");
 
 // Of k, summed before the accumulators are folded; each slice has its share.
 template <class Tile>
@@ -31,44 +34,46 @@ PYBLAS_HOST_DEVICE constexpr int sum_depth(int64_t k) {
     return (k < (1 << 18) ? 256 : 1024) * Tile::kSlices;
 }
 
-// How tiles come: by asynchronous copies of all threads from the operands as they lie, ...
-template <class Tile, bool ContiguousM, bool ContiguousN>
-struct Copied {
-    using StreamA = TileStream<Tile::BM, Tile::BK, kProducers, ContiguousM>;
-    using StreamB = TileStream<Tile::BN, Tile::BK, kProducers, ContiguousN>;
-    static constexpr bool kPacked = false;
-    static constexpr int kThreads = kProducers;
-    // Of a thread; all have 168 at first.
-    static constexpr int kRegisters = 216, kProducerRegisters = 72;
+// How a product is cut, and what shared memory holds.
+struct Plan {
+    TileGrid grid;
+    int64_t whole;               // tiles; the others are cut along k
+    int64_t stages, part_stages; // of k, in all and in a part
+    int cluster, ranges;         // parts: blocks that share their sums at once, and sums left in workspace
+    int fold_stages;
+    int slots;            // of A and B beside each other
+    int groups;           // of the warps that turn, each with a tile of its own of what is turned; 0: nothing is
+    int totals, barriers; // where they begin, in floats
+    float *sums;          // [range][cut tile][column][row]
+    float one;            // 1, which the compiler does not know
+
+    PYBLAS_HOST_DEVICE int64_t cut() const { return grid.blocks - whole; }
+    int64_t blocks() const { return whole + cut() * ranges * cluster; }
 };
 
-// ... or out of panels, by the copy engine and one thread that asks it.
 template <class Tile>
-struct Packed {
-    using StreamA = TileStream<Tile::BM, Tile::BK, kProducers, true>; // how they lie in shared memory
-    using StreamB = TileStream<Tile::BN, Tile::BK, kProducers, true>;
-    static constexpr bool kPacked = true;
-    static constexpr int kThreads = 1;
-    static constexpr int kRegisters = 232, kProducerRegisters = 40;
-};
-
-template <class Tile, class Feed>
 struct Slots {
-    using StreamA = typename Feed::StreamA;
-    using StreamB = typename Feed::StreamB;
-    static constexpr int kBarrierFloats = 4 * Tile::kStages + 4; // two to each slot, and one
-    static constexpr int kSlotFloats = StreamA::kFloats + StreamB::kFloats;
-    static constexpr int kAllFloats = Tile::kStages * kSlotFloats;
+    using SideA = Side<Tile::BM, Tile::BK>;
+    using SideB = Side<Tile::BN, Tile::BK>;
+    static constexpr int kFloats = SideA::kFloats + SideB::kFloats;
+    static constexpr int kMost = 8, kMostGroups = kProducers / 32;
+    static constexpr int kOutputs = Tile::BM * Tile::BN * Tile::kSlices;
+    static constexpr int kBarrierFloats = 2 * (2 * kMost + 4 * kMostGroups + 1);
 
-    static_assert(Feed::kPacked ? Feed::kThreads == 1 : Feed::kThreads == kProducers, "who fills a slot");
-    static_assert(2 * Feed::kRegisters + Feed::kProducerRegisters <= 3 * 168, "registers are handed on, not made");
-
-    // Slots, then totals; what slices hand over at the end lies where both were.
-    static constexpr int bytes(bool folds) {
-        constexpr int kOutputs = Tile::BM * Tile::BN, kHanded = kOutputs * (Tile::kSlices - 1);
-        const int floats = kAllFloats + (folds ? kOutputs * Tile::kSlices : 0);
-        return 4 * (kBarrierFloats + (floats > kHanded ? floats : kHanded));
+    // As many slots as fit, and groups that are no more than slots: then no group is two turns of a slot ahead. What
+    // slices and blocks hand over at the end lies where all else was. False: no room.
+    static bool lay_out(Plan &plan, bool folds, bool turned_a, bool turned_b, int bytes) {
+        const int room = bytes / 4 - kBarrierFloats - (folds ? kOutputs : 0);
+        const int staged = (turned_a ? SideA::kFloats : 0) + (turned_b ? SideB::kFloats : 0);
+        plan.groups = staged ? kMostGroups : 0;
+        while (plan.groups > 1 && room < plan.groups * (staged + kFloats))
+            plan.groups /= 2;
+        plan.slots = std::min((room - plan.groups * staged) / kFloats, kMost);
+        plan.totals = plan.slots * kFloats + plan.groups * staged;
+        plan.barriers = std::max(plan.totals + (folds ? kOutputs : 0), kOutputs);
+        return plan.slots >= 2 && (plan.barriers + kBarrierFloats) * 4 <= bytes;
     }
+    static int bytes(const Plan &plan) { return 4 * (plan.barriers + kBarrierFloats); }
 };
 
 // acc += a b'. The outputs are walked like a snake, along the shorter side there and back: of the three registers that
@@ -89,334 +94,676 @@ __device__ __forceinline__ void outer_product(const float (&a)[Tile::TM], const 
         }
 }
 
-#if PYBLAS_HAS_WGMMA
-
-// When all its lanes are there, a warp has left; each of them says so, as racecheck follows no other.
-__device__ __forceinline__ void arrive_as_warp(uint64_t *barrier) {
-    __syncwarp();
-    ptx::arrive(barrier);
+// A thread's share of a row of a tile: Count values in quads, Lanes quads apart.
+template <int Count, int Lanes>
+__device__ __forceinline__ void read(const float *row, float (&fragment)[Count]) {
+#pragma unroll
+    for (int i = 0; i < Count; i += 4) {
+        const float4 quad = *reinterpret_cast<const float4 *>(row + i * Lanes);
+        fragment[i] = quad.x, fragment[i + 1] = quad.y, fragment[i + 2] = quad.z, fragment[i + 3] = quad.w;
+    }
 }
 
-// Adds the sums of all slices, in order, into those of slice 0. False for threads whose work is done.
+#if PYBLAS_HAS_WGMMA
+
+// Where a block's sums go: C, or, raw, a tile of the workspace.
 template <class Tile>
-__device__ __forceinline__ bool gather_slices(uint64_t *met, float4 *handed, float (&acc)[Tile::TN][Tile::TM]) {
-    if constexpr (Tile::kSlices > 1) {
-        constexpr int kQuads = Tile::TM * Tile::TN / 4;
-        const int slice = static_cast<int>(threadIdx.x) / Tile::kSliceThreads;
-        handed += static_cast<int>(threadIdx.x) % Tile::kSliceThreads;
-        arrive_as_warp(met);
-        ptx::wait(met, 0); // everybody is done with the slots
-        if (slice > 0) {
-#pragma unroll
-            for (int quad = 0; quad < kQuads; ++quad) {
-                const float *const sum = &acc[quad / (Tile::TM / 4)][quad % (Tile::TM / 4) * 4];
-                handed[((slice - 1) * kQuads + quad) * Tile::kSliceThreads] = {sum[0], sum[1], sum[2], sum[3]};
-            }
-        }
-        arrive_as_warp(met);
-        ptx::wait(met, 1);
-        if (slice > 0) {
-            arrive_as_warp(met); // for the store, which the others wait for
-            return false;
-        }
-#pragma unroll 1
-        for (int other = 0; other < Tile::kSlices - 1; ++other)
-#pragma unroll
-            for (int quad = 0; quad < kQuads; ++quad) {
-                float *const sum = &acc[quad / (Tile::TM / 4)][quad % (Tile::TM / 4) * 4];
-                const float4 value = handed[(other * kQuads + quad) * Tile::kSliceThreads];
-                sum[0] += value.x, sum[1] += value.y, sum[2] += value.z, sum[3] += value.w;
-            }
+class Target {
+public:
+    __device__ __forceinline__ Target(const Problem &problem, const TilePlace &place, float *raw, float one)
+        : epilogue_(problem), raw_(raw != nullptr), one_(one), ld_(raw ? Tile::BM : problem.c.ld),
+          rows_(raw ? Tile::BM : part(problem.m - place.row * Tile::BM, Tile::BM)),
+          columns_(raw ? Tile::BN : part(problem.n - place.column * Tile::BN, Tile::BN)),
+          corner_(raw ? raw
+                      : problem.c.matrix(place.batch) + place.row * Tile::BM + place.column * Tile::BN * problem.c.ld) {
     }
-    return true;
+
+    // Sums that are stored as they are would have to lie in quads of registers.
+    __device__ __forceinline__ float4 times_one(const float4 &sum) const {
+        return {one_ * sum.x, one_ * sum.y, one_ * sum.z, one_ * sum.w};
+    }
+    // Whether rows are stored four at a time.
+    __device__ __forceinline__ bool wide() const {
+        return reinterpret_cast<uintptr_t>(corner_) % 16 == 0 && ld_ % 4 == 0 && rows_ % 4 == 0;
+    }
+    __device__ __forceinline__ void store4(int row, int column, const float4 &sum) const {
+        if (row >= rows_ || column >= columns_)
+            return;
+        float *const c = corner_ + row + column * ld_;
+        if (raw_)
+            ptx::store_quad(c, times_one(sum));
+        else
+            epilogue_.store4(c, sum);
+    }
+    __device__ __forceinline__ void store(int row, int column, float sum) const {
+        if (row < rows_ && column < columns_)
+            epilogue_.store(corner_ + row + column * ld_, sum);
+    }
+
+private:
+    Epilogue epilogue_; // read again: two registers less while k is walked
+    bool raw_;
+    float one_;
+    int64_t ld_;
+    int rows_, columns_;
+    float *corner_;
+};
+
+template <class Tile>
+__device__ __forceinline__ float4 quad_of(const float (&acc)[Tile::TN][Tile::TM], int quad) {
+    const float *const sum = &acc[quad / (Tile::TM / 4)][quad % (Tile::TM / 4) * 4];
+    return {sum[0], sum[1], sum[2], sum[3]};
+}
+
+// The lane that has this quad of a warp's rows and that of its columns.
+template <class Tile>
+__device__ __forceinline__ int lane_at(int row, int column) {
+    const bool down = Tile::kLanesM == Tile::kLonger;
+    const int longer = down ? row : column, shorter = down ? column : row;
+    return longer * 2 + shorter % 2 + shorter / 2 * (2 * Tile::kLonger);
+}
+
+// From a thread's first row and column to those of its quad of that number.
+template <class Tile>
+__device__ __forceinline__ int quad_row(int quad) {
+    return quad % (Tile::TM / 4) * (Tile::kLanesM * 4);
+}
+template <class Tile>
+__device__ __forceinline__ int quad_column(int quad) {
+    const int across = quad / (Tile::TM / 4);
+    return across / 4 * (Tile::kLanesN * 4) + across % 4;
+}
+
+// Slices, and blocks of a cluster, hand over their sums, and each of them adds and stores its share of the tile: over
+// blocks, then slices, in order. Where rows cannot be stored by quads, lanes beside each other take rows beside each
+// other.
+template <class Tile>
+__device__ __forceinline__ void share_out(uint64_t *met, float4 *smem, const float (&acc)[Tile::TN][Tile::TM],
+                                          int cluster, int rank, const Target<Tile> &target) {
+    constexpr int kQuads = Tile::TM * Tile::TN / 4, kAtOnce = Tile::kSlices < 8 ? 8 / Tile::kSlices : 1;
+    const int thread = static_cast<int>(threadIdx.x) % Tile::kSliceThreads;
+    const int slice = static_cast<int>(threadIdx.x) / Tile::kSliceThreads;
+    float4 *const handed = smem + thread;
+    ptx::arrive(met);
+    ptx::wait(met, 0); // everybody is done with the slots
+#pragma unroll
+    for (int quad = 0; quad < kQuads; ++quad) {
+        const float4 sum = quad_of<Tile>(acc, quad);
+        handed[(slice * kQuads + quad) * Tile::kSliceThreads] = target.times_one(sum);
+    }
+    if (cluster > 1) {
+        ptx::arrive_at_cluster();
+        ptx::wait_for_cluster();
+    } else {
+        ptx::arrive(met);
+        ptx::wait(met, 1);
+    }
+    const int groups = cluster * Tile::kSlices;
+    if (Tile::kSlices > 1 && target.wide()) {
+        const ThreadPlace<Tile> mine = ThreadPlace<Tile>::of(thread);
+#pragma unroll 1
+        for (int first = rank * Tile::kSlices + slice; first < kQuads; first += groups * kAtOnce) {
+            float4 sum[kAtOnce];
+            for (int block = 0; block < cluster; ++block) {
+                float4 terms[kAtOnce][Tile::kSlices];
+#pragma unroll
+                for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+                    for (int other = 0; other < Tile::kSlices; ++other) {
+                        const int quad = min(first + i * groups, kQuads - 1);
+                        terms[i][other] =
+                            ptx::load_of_block(handed + (other * kQuads + quad) * Tile::kSliceThreads, block);
+                    }
+#pragma unroll
+                for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+                    for (int other = 0; other < Tile::kSlices; ++other) {
+                        const float4 &term = terms[i][other];
+                        if (block == 0 && other == 0)
+                            sum[i] = term;
+                        else
+                            sum[i] = {sum[i].x + term.x, sum[i].y + term.y, sum[i].z + term.z, sum[i].w + term.w};
+                    }
+            }
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i)
+                if (const int quad = first + i * groups; quad < kQuads)
+                    target.store4(mine.row + quad_row<Tile>(quad), mine.column + quad_column<Tile>(quad), sum[i]);
+        }
+    } else {
+        // The same quads of a warp's lanes are four times kLanesM rows of kLanesN columns.
+        constexpr int kRows = 4 * Tile::kLanesM;
+        const int lane = thread % 32, warp = thread - lane;
+        const ThreadPlace<Tile> first = ThreadPlace<Tile>::of(warp);
+#pragma unroll 1
+        for (int quad = rank * Tile::kSlices + slice; quad < kQuads; quad += groups) {
+            float sum[4];
+            for (int block = 0; block < cluster; ++block)
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+#pragma unroll
+                    for (int other = 0; other < Tile::kSlices; ++other) {
+                        const int row = (i * 32 + lane) % kRows, column = (i * 32 + lane) / kRows;
+                        const float4 *const from = smem + (other * kQuads + quad) * Tile::kSliceThreads + warp +
+                                                   lane_at<Tile>(row / 4, column);
+                        const float term = ptx::load_of_block(reinterpret_cast<const float *>(from) + row % 4, block);
+                        sum[i] = block == 0 && other == 0 ? term : sum[i] + term;
+                    }
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                target.store(first.row + quad_row<Tile>(quad) + (i * 32 + lane) % kRows,
+                             first.column + quad_column<Tile>(quad) + (i * 32 + lane) / kRows * 4, sum[i]);
+        }
+    }
+    if (cluster > 1) { // the others have read what is here
+        ptx::arrive_at_cluster();
+        ptx::wait_for_cluster();
+    }
 }
 
 #endif
 
-template <class Tile, class Feed>
+template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
-    producer_tile(__grid_constant__ const Problem problem, const TileGrid grid, const Panels panels) {
+    producer_tile(__grid_constant__ const Problem problem, __grid_constant__ const Plan plan,
+                  __grid_constant__ const Ways ways) {
 #if PYBLAS_HAS_WGMMA
-    using Parts = Slots<Tile, Feed>;
-    using StreamA = typename Parts::StreamA;
-    using StreamB = typename Parts::StreamB;
+    using SideA = typename Slots<Tile>::SideA;
+    using SideB = typename Slots<Tile>::SideB;
+    constexpr int kSlotFloats = Slots<Tile>::kFloats, kMostGroups = Slots<Tile>::kMostGroups;
+    constexpr int64_t kTileFloats = Tile::BM * Tile::BN;
     // place
-    const TilePlace place = place_tile(grid);
-    ptx::wait_for_predecessors();
-    const Epilogue scalars(problem);
-    if (!place.exists || scalars.idle())
-        return;
-    const int64_t block_row = place.row * Tile::BM, block_column = place.column * Tile::BN;
     const int thread = static_cast<int>(threadIdx.x);
-    uint64_t *const come = reinterpret_cast<uint64_t *>(dynamic_shared());
-    uint64_t *const left = come + Tile::kStages, *const met = left + Tile::kStages;
-    float *const smem = reinterpret_cast<float *>(dynamic_shared()) + Parts::kBarrierFloats;
+    float *const smem = reinterpret_cast<float *>(dynamic_shared());
+    uint64_t *const come = reinterpret_cast<uint64_t *>(smem + plan.barriers);
+    uint64_t *const left = come + Slots<Tile>::kMost, *const staged = left + Slots<Tile>::kMost;
+    uint64_t *const met = staged + 4 * kMostGroups;
+    const bool turns_a = ways.a.turned, turns_b = ways.b.turned;
     if (thread == 0) {
-        for (int slot = 0; slot < Tile::kStages; ++slot) {
-            ptx::init_barrier(come + slot, Feed::kThreads);
+        const int turners = plan.groups ? kProducers / plan.groups : 0;
+        const int arrivals = !turns_a + !turns_b + turners;
+#pragma unroll 1
+        for (int slot = 0; slot < plan.slots; ++slot) {
+            ptx::init_barrier(come + slot, arrivals);
             ptx::init_barrier(left + slot, Tile::kThreads);
+        }
+#pragma unroll 1
+        for (int group = 0; group < plan.groups; ++group) {
+            ptx::init_barrier(staged + group, 1);
+            ptx::init_barrier(staged + kMostGroups + group, turners);
+            ptx::init_barrier(staged + 2 * kMostGroups + group, 1);
+            ptx::init_barrier(staged + 3 * kMostGroups + group, turners);
         }
         ptx::init_barrier(met, Tile::kThreads);
         ptx::publish_barriers();
     }
     __syncthreads();
+    ptx::wait_for_predecessors();
+    const Epilogue scalars(problem);
+    // Whole tiles first, then, range by range, the parts of the others.
+    const int64_t number = block_number() / plan.cluster, after = number - plan.whole;
+    const bool whole = after < 0;
+    const int64_t range = whole ? 0 : after / plan.cut();
+    const int64_t tile = whole ? number : plan.whole + after - range * plan.cut();
+    const TilePlace place = place_tile(plan.grid, tile);
+    if (!place.exists || range >= plan.ranges || scalars.idle()) {
+        ptx::launch_dependents();
+        return;
+    }
+    const int rank = static_cast<int>(block_number() - number * plan.cluster);
+    const int64_t block_row = place.row * Tile::BM, block_column = place.column * Tile::BN;
+    const int64_t k_begin = (range * plan.cluster + rank) * plan.part_stages * Tile::BK;
+    const int64_t k_left = scalars.depth() - k_begin;
+    const int64_t most = (whole ? plan.stages : plan.part_stages) * Tile::BK;
+    const int64_t depth = k_left < 0 ? 0 : k_left < most ? k_left : most;
 
-    const int64_t depth = scalars.depth();
-    const int64_t tiles = (depth + Tile::BK - 1) / Tile::BK;
     if (thread >= Tile::kThreads) {
         // load
-        ptx::give_registers_back<Feed::kProducerRegisters>();
-        const int producer = thread - Tile::kThreads;
-        int slot = 0;
-        uint32_t parity = 1;
-        bool again = false; // the slot has been used
-        const auto produce = [&](const auto &fill) {
-            for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK) {
-                if (again)
-                    ptx::wait(left + slot, parity);
-                fill(smem + slot * Parts::kSlotFloats, part(k_left, Tile::BK), come + slot);
-                if (++slot == Tile::kStages)
-                    slot = 0, parity ^= 1, again = true;
+        ptx::give_registers_back<kProducerRegisters>();
+        const int warp = (thread - Tile::kThreads) / 32;
+        const int stages = static_cast<int>((depth + Tile::BK - 1) / Tile::BK);
+        const Asker<Tile::BM, Tile::BK> a(ways.a, place.batch, place.row, k_begin);
+        const Asker<Tile::BN, Tile::BK> b(ways.b, place.batch, place.column, k_begin);
+        if (plan.groups == 0) {
+            Turn turn{0, 1};
+            for (int stage = 0; stage < stages; ++stage, turn.next(plan.slots)) {
+                if (stage >= plan.slots && warp < 2)
+                    ptx::wait(left + turn.slot, turn.parity);
+                float *const tile = smem + turn.slot * kSlotFloats;
+                if (warp == 0)
+                    a.ask(stage, tile, come + turn.slot);
+                else if (warp == 1)
+                    b.ask(stage, tile + SideA::kFloats, come + turn.slot);
             }
-        };
-        if constexpr (Feed::kPacked) {
-            const float *a = panels.a + place.row * panels.step_a, *b = panels.b + place.column * panels.step_b;
-            if (producer == 0)
-                produce([&](float *tile, int, uint64_t *barrier) {
-                    ptx::expect(barrier, 4 * Parts::kSlotFloats);
-                    ptx::copy_in_bulk(tile, a, 4 * StreamA::kFloats, barrier);
-                    ptx::copy_in_bulk(tile + StreamA::kFloats, b, 4 * StreamB::kFloats, barrier);
-                    ptx::arrive(barrier);
-                    a += StreamA::kFloats, b += StreamB::kFloats;
-                });
         } else {
-            StreamA stream_a(view_a(problem, place.batch), block_row, problem.m, producer);
-            StreamB stream_b(view_b(problem, place.batch), block_column, problem.n, producer);
-            produce([&](float *tile, int k, uint64_t *barrier) {
-                stream_a.next(tile, k);
-                stream_b.next(tile + StreamA::kFloats, k);
-                ptx::arrive_after_copies(barrier);
-            });
+            // A group takes every so many-th stage, and asks for its next one before it goes on to that.
+            const int warps = kMostGroups / plan.groups, group = warp / warps, member = warp % warps;
+            float *const staged_a = smem + plan.slots * kSlotFloats + group * (turns_a ? SideA::kFloats : 0);
+            float *const staged_b =
+                smem + plan.slots * kSlotFloats + plan.groups * (turns_a ? SideA::kFloats : 0) + group * SideB::kFloats;
+            uint64_t *const come_a = staged + group, *const left_a = come_a + kMostGroups;
+            uint64_t *const come_b = left_a + kMostGroups, *const left_b = come_b + kMostGroups;
+            if (member == 0 && group < stages) {
+                if (turns_a)
+                    a.ask(group, staged_a, come_a);
+                if (turns_b)
+                    b.ask(group, staged_b, come_b);
+            }
+            Turn turn{-1, 1};
+            turn.next(plan.slots, group + 1);
+            uint32_t parity = 0;
+            for (int stage = group; stage < stages; stage += plan.groups, turn.next(plan.slots, plan.groups)) {
+                if (stage >= plan.slots)
+                    ptx::wait(left + turn.slot, turn.parity);
+                float *const tile = smem + turn.slot * kSlotFloats;
+                if (member == 0) {
+                    if (!turns_a)
+                        a.ask(stage, tile, come + turn.slot);
+                    if (!turns_b)
+                        b.ask(stage, tile + SideA::kFloats, come + turn.slot);
+                }
+                if (turns_a) {
+                    ptx::wait(come_a, parity);
+                    SideA::turn(staged_a, tile, member, warps);
+                    ptx::arrive(left_a);
+                }
+                if (turns_b) {
+                    ptx::wait(come_b, parity);
+                    SideB::turn(staged_b, tile + SideA::kFloats, member, warps);
+                    ptx::arrive(left_b);
+                }
+                ptx::arrive(come + turn.slot);
+                if (member == 0 && stage + plan.groups < stages) {
+                    if (turns_a) {
+                        ptx::wait(left_a, parity);
+                        a.ask(stage + plan.groups, staged_a, come_a);
+                    }
+                    if (turns_b) {
+                        ptx::wait(left_b, parity);
+                        b.ask(stage + plan.groups, staged_b, come_b);
+                    }
+                }
+                parity ^= 1;
+            }
         }
+        if (thread % 32 == 0)
+            ptx::launch_dependents();
     } else {
         // multiply
-        ptx::take_registers<Feed::kRegisters>();
+        ptx::take_registers<kRegisters>();
         float acc[Tile::TN][Tile::TM] = {};
         const ThreadPlace<Tile> mine = ThreadPlace<Tile>::of(thread % Tile::kSliceThreads);
-        const int first_row = Tile::slice_begin(thread / Tile::kSliceThreads);
-        const float *const smem_a = smem + first_row * StreamA::kRow + mine.row;
-        const float *const smem_b = smem + StreamA::kFloats + first_row * StreamB::kRow + mine.column;
-        float4 *const totals = reinterpret_cast<float4 *>(smem + Parts::kAllFloats) + thread;
-        const int fold_tiles = sum_depth<Tile>(problem.k) / Tile::BK;
-        int slot = 0;
-        uint32_t parity = 0;
-        for (int64_t done = 0; done < tiles; done += fold_tiles) {
+        const int first_k = thread / Tile::kSliceThreads * Tile::kSliceK;
+        const float *const smem_a = smem + first_k * Tile::BM + mine.row;
+        const float *const smem_b = smem + SideA::kFloats + first_k * Tile::BN + mine.column;
+        float4 *const totals = reinterpret_cast<float4 *>(smem + plan.totals) + thread;
+        const int stages = static_cast<int>((depth + Tile::BK - 1) / Tile::BK);
+        Turn turn{0, 0};
+        for (int done = 0; done < stages; done += plan.fold_stages) {
 #pragma unroll 1
-            for (int count = part(tiles - done, fold_tiles); count > 0; --count) {
-                ptx::wait(come + slot, parity);
-                const float *const a = smem_a + slot * Parts::kSlotFloats, *const b =
-                                                                               smem_b + slot * Parts::kSlotFloats;
+            for (int count = min(stages - done, plan.fold_stages); count > 0; --count) {
+                ptx::wait(come + turn.slot, turn.parity);
+                const float *const a = smem_a + turn.slot * kSlotFloats, *const b = smem_b + turn.slot * kSlotFloats;
                 float frag_a[2][Tile::TM], frag_b[2][Tile::TN];
-                StreamA::template read<Tile::TM, Tile::kLanesM>(a, 0, frag_a[0]);
-                StreamB::template read<Tile::TN, Tile::kLanesN>(b, 0, frag_b[0]);
+                read<Tile::TM, Tile::kLanesM>(a, frag_a[0]);
+                read<Tile::TN, Tile::kLanesN>(b, frag_b[0]);
 #pragma unroll
                 for (int k = 0; k < Tile::kSliceK; ++k) {
                     if (k + 1 < Tile::kSliceK) {
-                        const int row = Tile::slice_row(k + 1);
-                        StreamA::template read<Tile::TM, Tile::kLanesM>(a, row, frag_a[(k + 1) % 2]);
-                        StreamB::template read<Tile::TN, Tile::kLanesN>(b, row, frag_b[(k + 1) % 2]);
+                        read<Tile::TM, Tile::kLanesM>(a + (k + 1) * Tile::BM, frag_a[(k + 1) % 2]);
+                        read<Tile::TN, Tile::kLanesN>(b + (k + 1) * Tile::BN, frag_b[(k + 1) % 2]);
                     }
                     outer_product<Tile>(frag_a[k % 2], frag_b[k % 2], acc);
                 }
 
                 // advance
-                arrive_as_warp(left + slot);
-                if (++slot == Tile::kStages)
-                    slot = 0, parity ^= 1;
+                ptx::arrive(left + turn.slot);
+                turn.next(plan.slots);
             }
-            if (tiles > fold_tiles)
-                fold<Tile>(totals, acc, done == 0, done + fold_tiles >= tiles);
+            if (stages > plan.fold_stages)
+                fold<Tile>(totals, acc, done == 0, done + plan.fold_stages >= stages);
         }
 
         // store
-        if (gather_slices<Tile>(met, reinterpret_cast<float4 *>(smem), acc))
-            store_tile<Tile, 1>(
-                problem, place.batch, block_row, block_column, smem,
-                [&] {
-                    arrive_as_warp(met);
-                    ptx::wait(met, 0);
-                },
-                acc);
+        float *const raw =
+            whole || plan.ranges == 1 ? nullptr : plan.sums + (range * plan.cut() + tile - plan.whole) * kTileFloats;
+        const Target<Tile> target(problem, place, raw, plan.one);
+        if (Tile::kSlices > 1 || !target.wide()) {
+            share_out<Tile>(met, reinterpret_cast<float4 *>(smem), acc, plan.cluster, rank, target);
+        } else {
+#pragma unroll
+            for (int quad = 0; quad < Tile::TM * Tile::TN / 4; ++quad)
+                target.store4(mine.row + quad_row<Tile>(quad), mine.column + quad_column<Tile>(quad),
+                              quad_of<Tile>(acc, quad));
+        }
     }
 #endif
 }
 
-template <class Tile>
-constexpr bool needs_totals(const Problem &problem) {
-    return problem.k > sum_depth<Tile>(problem.k);
+constexpr int kSumThreads = 128;
+
+// Adds the ranges of tiles that were cut, in order; a thread has so many neighbouring rows of C.
+template <int BM, int BN, int Width>
+__global__ void __launch_bounds__(kSumThreads)
+    sum_ranges(__grid_constant__ const Problem problem, __grid_constant__ const Plan plan) {
+#if PYBLAS_HAS_WGMMA
+    constexpr int kFloats = BM * BN, kBlocks = kFloats / Width / kSumThreads; // of a tile
+    static_assert(kFloats % (Width * kSumThreads) == 0, "blocks tile the tile");
+    ptx::launch_dependents();
+    ptx::wait_for_predecessors();
+    const Epilogue epilogue(problem);
+    const int64_t tile = block_number() / kBlocks;
+    if (tile >= plan.cut() || epilogue.idle())
+        return;
+    const int block = static_cast<int>(block_number() - tile * kBlocks);
+    const int element = (block * kSumThreads + static_cast<int>(threadIdx.x)) * Width;
+    const TilePlace place = place_tile(plan.grid, plan.whole + tile);
+    const int64_t i = place.row * BM + element % BM, j = place.column * BN + element / BM;
+    if (i >= problem.m || j >= problem.n)
+        return;
+    float sum[Width] = {};
+    if (epilogue.depth() > 0) {
+        const float *from = plan.sums + tile * kFloats + element;
+#pragma unroll 4
+        for (int range = 0; range < plan.ranges; ++range, from += plan.cut() * kFloats) {
+            if constexpr (Width == 4) {
+                const float4 term = *reinterpret_cast<const float4 *>(from);
+                sum[0] += term.x, sum[1] += term.y, sum[2] += term.z, sum[3] += term.w;
+            } else {
+                sum[0] += *from;
+            }
+        }
+    }
+    float *const c = problem.c.matrix(place.batch) + i + j * problem.c.ld;
+    if constexpr (Width == 4)
+        epilogue.store4(c, {sum[0], sum[1], sum[2], sum[3]});
+    else
+        epilogue.store(c, sum[0]);
+#endif
 }
 
-// ---- operands as they lie ------------------------------------------------------------------------------------------
+// ---- what is launched ----------------------------------------------------------------------------------------------
 
-template <class Tile, class Feed>
-Status start(const Problem &problem, const Panels &panels, bool early, const Launch &launch_on) {
+constexpr size_t kMostPanels = size_t{1} << 30; // bytes
+constexpr int64_t kMostDepth = 1 << 17;         // tiles of both sides fit into them
+
+template <class Tile>
+int64_t stages_of(const Problem &problem) {
+    return (problem.k + Tile::BK - 1) / Tile::BK;
+}
+
+// Whether an operand is packed, as far as no address says so.
+bool packs(const Problem &problem, const Operand &operand, bool turned, bool packs_turned) {
+    return (packs_turned && turned) || operand.ld % 4 != 0 || (problem.batch > 1 && operand.stride % 4 != 0);
+}
+
+// How many different matrices of an operand there are.
+int64_t matrices(const Problem &problem, const Operand &operand) {
+    return operand.stride == 0 ? 1 : problem.batch;
+}
+
+// Floats of both operands in panels, at most.
+template <class Tile>
+double panel_floats(const Problem &problem) {
     const TileGrid grid = TileGrid::of(problem, Tile::BM, Tile::BN);
-    const int bytes = Slots<Tile, Feed>::bytes(needs_totals<Tile>(problem));
-    PYBLAS_TRY((allow_shared<producer_tile<Tile, Feed>>(launch_on.device->shared_per_block)));
-    early &= launch_on.device->starts_early;
-    return launch<producer_tile<Tile, Feed>>({grid.blocks, Tile::kThreads + kProducers, bytes, launch_on.stream, early},
-                                             problem, grid, panels);
+    return static_cast<double>((grid.rows * Tile::BM + grid.columns * Tile::BN) * problem.batch) *
+           static_cast<double>(stages_of<Tile>(problem) * Tile::BK);
+}
+
+// If they are more than the workspace holds, C is computed in pieces.
+template <class Tile>
+bool in_pieces(const Problem &problem) {
+    return panel_floats<Tile>(problem) > static_cast<double>(kMostPanels / sizeof(float));
 }
 
 template <class Tile>
+Parts parts_of(const Problem &problem, bool packs) {
+    const TileGrid grid = TileGrid::of(problem, Tile::BM, Tile::BN);
+    return packs && in_pieces<Tile>(problem)
+               ? Parts::of(grid, Tile::BM, Tile::BN, stages_of<Tile>(problem) * Tile::BK, kMostPanels)
+               : Parts{grid.rows, grid.columns};
+}
+
+// Tiles made whole, and the parts along k of each of the others.
+struct Cut {
+    int64_t whole, parts;
+};
+
+// Tiles of whole waves are made whole, or none; what is left is cut along k, so that all multiprocessors share it.
+// Times are counted in k of a block: it begins and ends in the time of kPause multiply-adds, and a second kernel costs
+// that of kSecond, and half a k for each tile of sums that it reads.
+template <class Tile>
+Cut best_cut(const Problem &problem, const Device &device) {
+    constexpr int64_t kShortest = 128;                     // of k, in a part
+    constexpr int64_t kBlocks = Tile::kSlices > 1 ? 2 : 1; // that can share their sums at once
+    constexpr int64_t kPause = (1 << 20) / (Tile::BM * Tile::BN), kSecond = (1 << 19) / (Tile::BM * Tile::BN);
+    const int64_t stages = stages_of<Tile>(problem), processors = device.multiprocessors;
+    const int64_t tiles = TileGrid::of(problem, Tile::BM, Tile::BN).blocks;
+    const auto waves = [&](int64_t blocks, int64_t deep) {
+        return (blocks + processors - 1) / processors * (deep * Tile::BK + kPause);
+    };
+    Cut best{tiles, 1};
+    int64_t least = waves(tiles, stages);
+    const auto consider = [&](int64_t whole, int64_t parts) {
+        const int64_t cut = tiles - whole, ranges = parts / (whole ? 1 : kBlocks);
+        const int64_t all = waves(whole, stages) + waves(cut * parts, (stages + parts - 1) / parts) +
+                            (ranges > 1 ? kSecond + cut * ranges / 2 : 0);
+        if (all < least)
+            best = {whole, parts}, least = all;
+    };
+    const int64_t most = problem.k / kShortest;
+    if (in_pieces<Tile>(problem))
+        return best;
+    if (tiles < processors)
+        for (int64_t parts = 2; parts <= std::min(most, 2 * processors / tiles); parts += kBlocks)
+            consider(0, parts);
+    else if (const int64_t over = tiles % processors)
+        for (int64_t parts = 2; parts <= std::min<int64_t>(most, std::max<int64_t>(8, processors / over)); ++parts)
+            consider(tiles - over, parts);
+    return best;
+}
+
+template <class Tile>
+Plan plan_of(const Problem &problem, const Cut &cut) {
+    Plan plan = {};
+    plan.grid = TileGrid::of(problem, Tile::BM, Tile::BN);
+    plan.whole = cut.whole;
+    plan.stages = stages_of<Tile>(problem);
+    plan.part_stages = (plan.stages + cut.parts - 1) / cut.parts;
+    plan.cluster = Tile::kSlices > 1 && cut.whole == 0 ? 2 : 1;
+    plan.ranges = static_cast<int>(cut.parts / plan.cluster);
+    plan.fold_stages = sum_depth<Tile>(problem.k) / Tile::BK;
+    plan.one = 1.0f;
+    return plan;
+}
+
+template <class Tile>
+bool folds(const Plan &plan) {
+    return (plan.whole ? plan.stages : plan.part_stages) > plan.fold_stages;
+}
+
+template <class Tile>
+int64_t sums_floats(const Plan &plan) {
+    return plan.ranges > 1 ? Tile::BM * Tile::BN * plan.ranges * plan.cut() : 0;
+}
+
+template <class Tile, bool PacksTurned>
 const char *refuses(const Problem &problem, const Device &device) {
-    using Largest = Slots<Tile, Copied<Tile, false, false>>; // transposed tiles are padded
-    return Largest::bytes(needs_totals<Tile>(problem)) > device.shared_per_block
-               ? "a block needs more shared memory than the device gives"
-               : nullptr;
-}
-
-template <class Tile>
-Work work(const Problem &problem, const Device &device) {
-    return tile_work<Tile>(problem, device, 1);
-}
-
-template <class Tile>
-Status launch_copied(const Problem &problem, const Launch &launch_on) {
-    const bool n = problem.transa == Op::N, t = problem.transb == Op::T;
-    return n && t ? start<Tile, Copied<Tile, true, true>>(problem, {}, false, launch_on)
-           : n    ? start<Tile, Copied<Tile, true, false>>(problem, {}, false, launch_on)
-           : t    ? start<Tile, Copied<Tile, false, true>>(problem, {}, false, launch_on)
-                  : start<Tile, Copied<Tile, false, false>>(problem, {}, false, launch_on);
-}
-
-// ---- packed operands -----------------------------------------------------------------------------------------------
-
-constexpr size_t kMostWorkspace = size_t{1} << 30;
-constexpr int64_t kMostDepth = 1 << 17; // tiles of both sides fit into the workspace
-
-template <class Tile>
-int64_t padded_depth(const Problem &problem) {
-    return (problem.k + Tile::BK - 1) / Tile::BK * Tile::BK;
-}
-
-template <class Tile>
-size_t workspace_packed(const Problem &problem, const Device &) {
-    const int64_t rows = TileGrid::of(problem, Tile::BM, Tile::BN).rows * Tile::BM +
-                         TileGrid::of(problem, Tile::BM, Tile::BN).columns * Tile::BN;
-    const double bytes = 4.0 * static_cast<double>(rows) * static_cast<double>(padded_depth<Tile>(problem));
-    return bytes < static_cast<double>(kMostWorkspace) ? static_cast<size_t>(bytes) : kMostWorkspace;
-}
-
-template <class Tile>
-const char *refuses_packed(const Problem &problem, const Device &device) {
-    if (problem.batch != 1 || problem.a.array)
-        return "it packs one product, not a batch";
+    constexpr int64_t kMost = int64_t{1} << 31; // coordinates are ints
+    if (problem.a.array || problem.b.array)
+        return "the copy engine cannot follow arrays of pointers";
     if (problem.k == 0 || problem.k > kMostDepth)
         return "there is no k to walk, or too much of it to pack";
-    return Slots<Tile, Packed<Tile>>::bytes(needs_totals<Tile>(problem)) > device.shared_per_block
-               ? "a block needs more shared memory than the device gives"
-               : nullptr;
+    if (std::max({problem.m, problem.n, problem.batch}) >= kMost)
+        return "a side is longer than 2^31";
+    if (problem.batch > 1 && in_pieces<Tile>(problem))
+        return "it packs one product in pieces, not a batch";
+    Plan plan = plan_of<Tile>(problem, best_cut<Tile>(problem, device));
+    return Slots<Tile>::lay_out(plan, folds<Tile>(plan), !PacksTurned && problem.transa == Op::T,
+                                !PacksTurned && problem.transb == Op::N, device.shared_per_block)
+               ? nullptr
+               : "a block needs more shared memory than the device gives";
 }
 
-// Every part is packed and multiplied in turn; each of its waves is whole.
+// Room for panels is always there, because addresses are not known yet.
 template <class Tile>
-Work work_packed(const Problem &problem, const Device &device) {
-    const TileGrid all = TileGrid::of(problem, Tile::BM, Tile::BN);
-    const Parts parts =
-        Parts::of(all, Tile::BM, Tile::BN, padded_depth<Tile>(problem), workspace_packed<Tile>(problem, device));
-    const double count_a = static_cast<double>((all.rows + parts.rows - 1) / parts.rows);
-    const double count_b = static_cast<double>((all.columns + parts.columns - 1) / parts.columns);
+size_t workspace(const Problem &problem, const Device &device) {
+    const Plan plan = plan_of<Tile>(problem, best_cut<Tile>(problem, device));
+    const size_t panels =
+        in_pieces<Tile>(problem) ? kMostPanels / sizeof(float) : static_cast<size_t>(panel_floats<Tile>(problem));
+    return sizeof(float) * (static_cast<size_t>(sums_floats<Tile>(plan)) + panels);
+}
+
+template <class Tile, bool PacksTurned>
+Work work(const Problem &problem, const Device &device) {
+    const Plan plan = plan_of<Tile>(problem, best_cut<Tile>(problem, device));
+    const bool turned_a = problem.transa == Op::T, turned_b = problem.transb == Op::N;
+    const bool packs_a = packs(problem, problem.a, turned_a, PacksTurned);
+    const bool packs_b = packs(problem, problem.b, turned_b, PacksTurned);
+    const Parts parts = parts_of<Tile>(problem, packs_a || packs_b);
+    const double count_a = static_cast<double>((plan.grid.rows + parts.rows - 1) / parts.rows);
+    const double count_b = static_cast<double>((plan.grid.columns + parts.columns - 1) / parts.columns);
+    const auto waves = [&](int64_t blocks) {
+        return static_cast<double>((blocks + device.multiprocessors - 1) / device.multiprocessors);
+    };
     Work work;
     work.move(problem);
-    work.read = 0; // the panels are, from the L2
-    work.waves =
-        count_a * count_b * std::ceil(static_cast<double>(parts.rows * parts.columns) / device.multiprocessors);
-    work.steps = static_cast<double>(padded_depth<Tile>(problem));
+    const int64_t cut_blocks = plan.cut() * plan.ranges * plan.cluster;
+    if (in_pieces<Tile>(problem))
+        work.waves = count_a * count_b * waves(parts.rows * parts.columns);
+    else if (plan.whole == 0)
+        work.waves = waves(cut_blocks);
+    else // waves of parts, as if they were as many shorter ones
+        work.waves = waves(plan.whole) +
+                     waves(cut_blocks) * static_cast<double>(plan.part_stages) / static_cast<double>(plan.stages);
+    work.steps = static_cast<double>((plan.whole ? plan.stages : plan.part_stages) * Tile::BK);
     work.flops = 2.0 * Tile::BM * Tile::BN * work.steps;
-    work.second_kernels = count_a + count_a * count_b; // that pack
-    work.partial_bytes = 8.0 * static_cast<double>(problem.k) *
-                         (static_cast<double>(problem.m) + count_a * static_cast<double>(problem.n));
+    work.copies = work.steps * ((turned_a && !packs_a ? Tile::BM : 0) + (turned_b && !packs_b ? Tile::BN : 0));
+    if (problem.c.ld % 4 != 0)
+        work.single = std::min(1.0, static_cast<double>(problem.m) / Tile::BM) *
+                      std::min(1.0, static_cast<double>(problem.n) / Tile::BN);
+    work.second_kernels = (packs_a || packs_b ? count_a * count_b : 0) + (plan.ranges > 1 ? 1 : 0);
+    work.partial_bytes = 8.0 * static_cast<double>(sums_floats<Tile>(plan)) +
+                         8.0 * static_cast<double>(problem.k) *
+                             ((packs_a ? static_cast<double>(problem.m * matrices(problem, problem.a)) : 0) +
+                              (packs_b ? count_a * static_cast<double>(problem.n * matrices(problem, problem.b)) : 0));
     return work;
 }
 
-template <class Tile>
-Status launch_packed(const Problem &problem, const Launch &launch_on) {
-    const int64_t padded = padded_depth<Tile>(problem);
+template <bool PacksTurned>
+bool lies_well(const Problem &problem, const Operand &operand, bool turned) {
+    return !packs(problem, operand, turned, PacksTurned) && can_map(operand, problem.batch);
+}
+
+// A piece of an operand, from its x on: as it lies, or in panels.
+template <int X, int BK, bool PacksTurned>
+Status prepare(const Problem &problem, const Operand &operand, const View &view, int64_t first, int64_t extent,
+               float *panels, Source *source, Way *way) {
+    const bool turned = !view.contiguous_x();
+    Operand piece = operand;
+    piece.data = const_cast<float *>(view.at(first, 0));
+    *source = {};
+    if (lies_well<PacksTurned>(problem, operand, turned))
+        return way_of<X, BK>(piece, turned, extent, problem.k, problem.batch, way);
+    const int64_t padded = (problem.k + BK - 1) / BK * BK, count = matrices(problem, operand);
+    *source = Source::of({static_cast<const float *>(piece.data), view.step_x, view.step_k}, operand.stride, count,
+                         extent, X, padded, panels);
+    return way_of_panels<X, BK>(panels, source->tiles, padded, count, way);
+}
+
+template <class Tile, bool PacksTurned>
+Status launch_tiles(const Problem &problem, const Launch &launch_on) {
+    const Device &device = *launch_on.device;
     const Parts parts =
-        Parts::of(TileGrid::of(problem, Tile::BM, Tile::BN), Tile::BM, Tile::BN, padded, launch_on.workspace_bytes);
-    float *const panels_a = static_cast<float *>(launch_on.workspace);
-    float *const panels_b = panels_a + parts.rows * Tile::BM * padded;
+        parts_of<Tile>(problem, !lies_well<PacksTurned>(problem, problem.a, problem.transa == Op::T) ||
+                                    !lies_well<PacksTurned>(problem, problem.b, problem.transb == Op::N));
+    const Cut cut = best_cut<Tile>(problem, device);
+    Plan plan = plan_of<Tile>(problem, cut);
+    plan.sums = static_cast<float *>(launch_on.workspace);
+    const int64_t padded = stages_of<Tile>(problem) * Tile::BK;
+    float *const panels_a = plan.sums + sums_floats<Tile>(plan);
+    float *const panels_b = panels_a + parts.rows * Tile::BM * padded * matrices(problem, problem.a);
     const int64_t high = parts.rows * Tile::BM, wide = parts.columns * Tile::BN;
     const int64_t count = (problem.n + wide - 1) / wide;
     int64_t packed_column = -1;
     bool back = false; // columns are walked there and back, so that the last ones packed serve twice
+    Ways ways;
+    Sources sources = {};
+    sources.padded = padded;
     for (int64_t row = 0; row < problem.m; row += high, back = !back) {
         Problem piece = problem;
         piece.m = std::min(problem.m - row, high);
-        PYBLAS_TRY(pack<Tile::BM>(problem, view_a(problem, 0), row, piece.m, padded, panels_a, launch_on.stream));
+        PYBLAS_TRY((prepare<Tile::BM, Tile::BK, PacksTurned>(problem, problem.a, view_a(problem, 0), row, piece.m,
+                                                             panels_a, &sources.a, &ways.a)));
         for (int64_t i = 0; i < count; ++i) {
             const int64_t column = (back ? count - 1 - i : i) * wide;
             piece.n = std::min(problem.n - column, wide);
-            const bool fresh = column != packed_column;
-            if (fresh)
-                PYBLAS_TRY(
-                    pack<Tile::BN>(problem, view_b(problem, 0), column, piece.n, padded, panels_b, launch_on.stream));
+            sources.b = {};
+            if (column != packed_column)
+                PYBLAS_TRY((prepare<Tile::BN, Tile::BK, PacksTurned>(problem, problem.b, view_b(problem, 0), column,
+                                                                     piece.n, panels_b, &sources.b, &ways.b)));
             packed_column = column;
-            piece.c.data = problem.c.matrix(0) + row + column * problem.c.ld;
-            const Panels panels{panels_a, panels_b, Tile::BM * padded, Tile::BN * padded};
-            PYBLAS_TRY((start<Tile, Packed<Tile>>(piece, panels, fresh || i == 0, launch_on)));
+            if (const int64_t blocks = sources.a.blocks + sources.b.blocks)
+                PYBLAS_TRY(launch<pack_panels>({blocks, kPackThreads, 0, launch_on.stream, device.starts_early},
+                                               problem, sources));
+            sources.a = {};
+            if (in_pieces<Tile>(problem)) {
+                piece.c.data = problem.c.matrix(0) + row + column * problem.c.ld;
+                plan = plan_of<Tile>(piece, {TileGrid::of(piece, Tile::BM, Tile::BN).blocks, 1});
+            }
+            Slots<Tile>::lay_out(plan, folds<Tile>(plan), ways.a.turned, ways.b.turned, device.shared_per_block);
+            PYBLAS_TRY((allow_shared<producer_tile<Tile>>(device.shared_per_block)));
+            PYBLAS_TRY(
+                launch<producer_tile<Tile>>({plan.blocks(), Tile::kThreads + kProducers, Slots<Tile>::bytes(plan),
+                                             launch_on.stream, device.starts_early, plan.cluster},
+                                            piece, plan, ways));
         }
     }
-    return kSuccess;
+    if (plan.ranges == 1)
+        return kSuccess;
+    const bool quads = problem.m % 4 == 0 && problem.c.ld % 4 == 0 && problem.c.stride % 4 == 0 && !problem.c.array &&
+                       reinterpret_cast<uintptr_t>(problem.c.data) % 16 == 0;
+    const auto sum = [&](auto width) {
+        const int64_t blocks = plan.cut() * (Tile::BM * Tile::BN / width.value / kSumThreads);
+        return launch<sum_ranges<Tile::BM, Tile::BN, width.value>>(
+            {blocks, kSumThreads, 0, launch_on.stream, device.starts_early}, problem, plan);
+    };
+    return quads ? sum(std::integral_constant<int, 4>{}) : sum(std::integral_constant<int, 1>{});
 }
 
-struct Tile48x96 : WarpTile<48, 96, 64, 48, 96, 12, 12, 3, 1, 8> {};
-struct Tile96x192 : WarpTile<96, 192, 16, 48, 96, 12, 12, 4, 1, 2> {};
-struct Tile192x192 : WarpTile<192, 192, 16, 48, 96, 12, 12, 3, 1> {};
-struct Tile128x256 : WarpTile<128, 256, 16, 32, 128, 8, 16, 4, 1> {};
+struct Tile64x64 : WarpTile<64, 64, 64, 64, 64, 8, 16, 4, 1, 8> {};
+struct Tile96x48 : WarpTile<96, 48, 64, 96, 48, 12, 12, 3, 1, 8> {};
+struct Tile128x64 : WarpTile<128, 64, 32, 64, 64, 8, 16, 4, 1, 4> {};
+struct Tile128x128 : WarpTile<128, 128, 32, 32, 128, 8, 16, 4, 1, 2> {};
+struct Tile192x96 : WarpTile<192, 96, 16, 96, 48, 12, 12, 4, 1, 2> {};
 struct Tile256x128 : WarpTile<256, 128, 16, 128, 32, 16, 8, 4, 1> {};
 
 // A block has no more than the device gives, whatever the tile could use.
-template <class Tile, class Feed>
-constexpr Footprint kFootprint{Tile::kThreads + kProducers, Tile::kResident,
-                               std::min(Slots<Tile, Feed>::bytes(true), 227 << 10)};
+template <class Tile>
+constexpr Footprint kFootprint{Tile::kThreads + kProducers, Tile::kResident, 227 << 10};
 
-#define PYBLAS_COPIED_ROW(name, Tile)                                                                                  \
+#define PYBLAS_ROW(name, Tile, packs_turned)                                                                           \
     {"producer_tile_" name,                                                                                            \
      "producer_tile",                                                                                                  \
      Engine::gpu,                                                                                                      \
      kFp32Modes,                                                                                                       \
      90,                                                                                                               \
      true,                                                                                                             \
-     refuses<Tile>,                                                                                                    \
+     refuses<Tile, packs_turned>,                                                                                      \
+     workspace<Tile>,                                                                                                  \
      nullptr,                                                                                                          \
-     nullptr,                                                                                                          \
-     launch_copied<Tile>,                                                                                              \
+     launch_tiles<Tile, packs_turned>,                                                                                 \
      false,                                                                                                            \
-     kFootprint<Tile, Copied<Tile, false, false>>,                                                                     \
-     work<Tile>}
-#define PYBLAS_PACKED_ROW(name, Tile)                                                                                  \
-    {"producer_tile_" name "_packed",                                                                                  \
-     "producer_tile",                                                                                                  \
-     Engine::gpu,                                                                                                      \
-     kFp32Modes,                                                                                                       \
-     90,                                                                                                               \
-     true,                                                                                                             \
-     refuses_packed<Tile>,                                                                                             \
-     workspace_packed<Tile>,                                                                                           \
-     nullptr,                                                                                                          \
-     launch_packed<Tile>,                                                                                              \
-     false,                                                                                                            \
-     kFootprint<Tile, Packed<Tile>>,                                                                                   \
-     work_packed<Tile>}
+     kFootprint<Tile>,                                                                                                 \
+     work<Tile, packs_turned>}
 constexpr Kernel kRows[] = {
-    PYBLAS_COPIED_ROW("48x96x64", Tile48x96),     PYBLAS_COPIED_ROW("96x192x16", Tile96x192),
-    PYBLAS_PACKED_ROW("192x192x16", Tile192x192), PYBLAS_PACKED_ROW("128x256x16", Tile128x256),
-    PYBLAS_PACKED_ROW("256x128x16", Tile256x128),
+    PYBLAS_ROW("64x64x64", Tile64x64, false),           PYBLAS_ROW("96x48x64", Tile96x48, false),
+    PYBLAS_ROW("96x48x64_packed", Tile96x48, true),     PYBLAS_ROW("128x64x32", Tile128x64, false),
+    PYBLAS_ROW("128x64x32_packed", Tile128x64, true),   PYBLAS_ROW("128x128x32_packed", Tile128x128, true),
+    PYBLAS_ROW("192x96x16_packed", Tile192x96, true),   PYBLAS_ROW("256x128x16", Tile256x128, false),
+    PYBLAS_ROW("256x128x16_packed", Tile256x128, true),
 };
-#undef PYBLAS_COPIED_ROW
-#undef PYBLAS_PACKED_ROW
+#undef PYBLAS_ROW
 
 } // namespace
 
