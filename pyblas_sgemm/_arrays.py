@@ -348,6 +348,14 @@ def current_stream(seen: View) -> int:
     return seen.stream or 0
 
 
+def wait_for(seen: View) -> None:
+    """Until an array is there that a product reads in its own time, not in that of the array's stream."""
+    if seen.library == "cupy":
+        sys.modules["cupy"].cuda.get_current_stream(seen.device).synchronize()
+    elif seen.library == "torch":
+        sys.modules["torch"].cuda.current_stream(seen.device).synchronize()
+
+
 # ---- short calls on GPUs -------------------------------------------------------------------------------------------
 
 # Device, stream, whether all are in C order (otherwise all are in Fortran order), and address and size of three arrays.

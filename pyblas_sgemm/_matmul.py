@@ -162,7 +162,12 @@ def _matmul(
             "matmul", device, devices, None, places, lambda context: _predict(context, m, n, k, math.prod(stack))
         )
     place = None
-    if there is None:
+    if there is not None:
+        stream = None
+        for seen in views.values():
+            if seen.device is not None:
+                _arrays.wait_for(seen)
+    else:
         place = _arrays.common_device("matmul", [(name, views[name]) for name in ("a", "b", "out") if name in views])
     alpha_value, beta_value, on_device = _arrays.scalars("matmul", alpha, beta, place, stream)
 

@@ -602,9 +602,11 @@ def _run(
         there = destination(function, device, devices, handle, places, lambda context: call.predict(context, by_rows))
     if there is not None:
         place = None
-        on_gpus = [seen for seen in (seen_c, seen_a, seen_b) if seen.device is not None]
-        if wanted_stream is None and on_gpus:
-            wanted_stream = _arrays.current_stream(on_gpus[0])
+        if stream is None:
+            wanted_stream = None
+        for seen in (seen_c, seen_a, seen_b):
+            if seen.device is not None:
+                _arrays.wait_for(seen)
     else:
         place = _arrays.common_device(function, named)
     _arrays.require_writable(function, "C", seen_c)

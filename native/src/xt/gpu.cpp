@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include <cuda_runtime.h>
 
@@ -37,6 +38,10 @@ Status Gpu::free() {
             note(cudaStreamDestroy(stream));
         stream = nullptr;
     }
+    if (kept_)
+        note(cudaFree(kept_));
+    kept_ = nullptr;
+    kept_bytes_ = 0;
     for (const Staging &staging : staging_)
         note(cudaFreeHost(staging.memory));
     staging_.clear();
@@ -50,15 +55,11 @@ Status Gpu::ensure_streams() {
     return kSuccess;
 }
 
-Status Gpu::follow(CUstream_st *other) {
+Status Gpu::follow(CUevent_st *event) {
     PYBLAS_TRY(enter());
-    cudaEvent_t event = nullptr;
-    PYBLAS_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    cudaError_t error = cudaEventRecord(event, other);
-    for (int i = 0; i < kQueues && error == cudaSuccess; ++i)
-        error = cudaStreamWaitEvent(streams_[i], event, 0);
-    (void)cudaEventDestroy(event);
-    return cuda_status(error, "waiting for the handle's stream");
+    for (CUstream_st *stream : streams_)
+        PYBLAS_CUDA_TRY(cudaStreamWaitEvent(stream, event, 0));
+    return kSuccess;
 }
 
 Status Gpu::enter() {
@@ -67,14 +68,31 @@ Status Gpu::enter() {
 }
 
 Status Gpu::allocate(size_t bytes, char **memory) {
-    void *got = nullptr;
-    PYBLAS_TRY(allocation_status(cudaMalloc(&got, bytes), bytes, "tiles"));
-    *memory = static_cast<char *>(got);
+    if (kept_bytes_ < bytes) {
+        void *got = nullptr;
+        PYBLAS_TRY(free_kept());
+        PYBLAS_TRY(allocation_status(cudaMalloc(&got, bytes), bytes, "tiles"));
+        kept_ = static_cast<char *>(got);
+        kept_bytes_ = bytes;
+    }
+    *memory = std::exchange(kept_, nullptr);
+    memory_bytes_ = std::exchange(kept_bytes_, 0);
     return kSuccess;
 }
 
 void Gpu::release(char *memory) {
-    (void)cuda_status(cudaFree(memory), "cudaFree");
+    constexpr size_t kMostKept = size_t{64} << 20;
+    kept_ = memory;
+    kept_bytes_ = memory_bytes_;
+    if (kept_bytes_ > kMostKept)
+        (void)free_kept();
+}
+
+Status Gpu::free_kept() {
+    kept_bytes_ = 0;
+    if (char *memory = std::exchange(kept_, nullptr))
+        PYBLAS_CUDA_TRY(cudaFree(memory));
+    return kSuccess;
 }
 
 Status Gpu::allocate_staging(size_t bytes, char **memory) {

@@ -14,7 +14,8 @@ struct CUevent_st;
 
 namespace pyblas::xt {
 
-// Streams, and staging memory, which is slow to get, are kept from one product to the next.
+// Streams, staging memory, which is slow to get, and device memory, if it is little, are kept from one product to the
+// next.
 class Gpu : public Executor {
 public:
     explicit Gpu(const Device &device) : device_(device) {}
@@ -25,8 +26,8 @@ public:
         forced_ = forced;
         workspace_limit_ = workspace_limit;
     }
-    // Nothing begins before what is queued on the stream, of any device, is over.
-    Status follow(CUstream_st *stream);
+    // Nothing begins before the event, of any device, has come.
+    Status follow(CUevent_st *event);
 
     // Gives back all that is kept.
     Status free();
@@ -59,6 +60,7 @@ private:
     };
 
     Status ensure_streams();
+    Status free_kept();
     CUstream_st *stream(Queue queue) const { return streams_[static_cast<int>(queue)]; }
 
     Device device_;
@@ -69,6 +71,8 @@ private:
     std::vector<CUevent_st *> events_;
     char *workspace_ = nullptr;
     size_t workspace_bytes_ = 0;
+    char *kept_ = nullptr;                     // of an earlier product
+    size_t kept_bytes_ = 0, memory_bytes_ = 0; // the latter of what is lent
     std::mutex staging_mutex_;
     std::vector<Staging> staging_;
 };

@@ -54,6 +54,7 @@ class Pipeline {
 public:
     Pipeline(Executor &executor, const Problem &problem, const Plan &plan, const Options &options, Progress &progress)
         : executor_(executor), problem_(problem), plan_(plan), options_(options), progress_(progress),
+          fill_threads_(options.fill_threads), empty_threads_(options.empty_threads),
           chunks_left_(new std::atomic<int64_t>[plan.stores.size()]()) {}
 
     // memory holds the slots. What happened is in outcome.
@@ -84,10 +85,11 @@ private:
     }
 
     void fail_with(Status status);
+    void stop(); // nothing new begins; whoever sleeps is told
     template <class Body>
     void guarded(Body body);
     Status prepare(char *memory);
-    Status make_ring(bool loads, Ring *ring, int threads, int *events);
+    Status make_ring(bool loads, Ring *ring, int *threads, int *events);
 
     Status bring();     // loads, in order
     Status compute();   // products, in order
@@ -118,6 +120,7 @@ private:
 
     char *slots_[kMatrices] = {};
     int loaded_events_[kMatrices] = {}, stored_events_ = 0;
+    int fill_threads_, empty_threads_;
     Ring in_, out_;
     std::unique_ptr<std::atomic<int64_t>[]> chunks_left_; // of each store
 
@@ -134,15 +137,24 @@ private:
 };
 
 void Pipeline::fail_with(Status status) {
-    announce(mutex_, changed_, [&] {
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
         if (status_ == kSuccess) {
             status_ = status;
             message_ = last_error_message();
         }
-    });
+    }
     broken_.store(true);
-    stop_.store(true);
     progress_.stop.store(true);
+    stop();
+}
+
+void Pipeline::stop() {
+    stop_.store(true);
+    const auto nothing = [] {};
+    announce(mutex_, changed_, nothing);
+    announce(in_.mutex, in_.changed, nothing);
+    announce(out_.mutex, out_.changed, nothing);
 }
 
 template <class Body>
@@ -161,8 +173,13 @@ void Pipeline::guarded(Body body) {
         fail_with(status);
 }
 
-Status Pipeline::make_ring(bool loads, Ring *ring, int threads, int *events) {
-    ring->place_bytes = options_.chunk_bytes;
+Status Pipeline::make_ring(bool loads, Ring *ring, int *threads, int *events) {
+    // Small products go in small chunks, so that several threads have a part in them.
+    constexpr int64_t kLeastChunk = 128 << 10;
+    const int64_t bytes_of_all = loads ? plan_.bytes_in : plan_.bytes_out;
+    const int64_t chunk_bytes =
+        std::min(options_.chunk_bytes, std::max(kLeastChunk, bytes_of_all / (4 * std::max(1, *threads))));
+    ring->place_bytes = chunk_bytes;
     const size_t steps = loads ? plan_.loads.size() : plan_.stores.size();
     for (size_t step = 0; step < steps; ++step) {
         const Matrix matrix = loads ? plan_.loads[step].matrix : kC;
@@ -172,18 +189,19 @@ Status Pipeline::make_ring(bool loads, Ring *ring, int threads, int *events) {
         const int64_t run_bytes = 4 * part.device_ld(), runs = part.runs();
         // Runs are not cut, so one that is longer than a chunk makes the places longer.
         ring->place_bytes = std::max(ring->place_bytes, run_bytes);
-        const int64_t each = std::max<int64_t>(1, options_.chunk_bytes / run_bytes);
+        const int64_t each = std::max<int64_t>(1, chunk_bytes / run_bytes);
         for (int64_t run = 0; run < runs; run += each)
             ring->chunks.push_back(
                 {static_cast<int64_t>(step), run, std::min(each, runs - run), run == 0, run + each >= runs});
         if (!loads)
             chunks_left_[step] = (runs + each - 1) / each;
     }
-    if (ring->chunks.empty())
-        return kSuccess;
     const auto count = static_cast<int64_t>(ring->chunks.size());
+    *threads = static_cast<int>(std::min<int64_t>(*threads, count));
+    if (count == 0)
+        return kSuccess;
     ring->ready.assign(ring->chunks.size(), 0);
-    for (ring->places = std::min<int64_t>(2 * threads + 2, count);; ring->places = (ring->places + 1) / 2) {
+    for (ring->places = std::min<int64_t>(2 * *threads + 2, count);; ring->places = (ring->places + 1) / 2) {
         const Status status =
             executor_.allocate_staging(static_cast<size_t>(ring->places * ring->place_bytes), &ring->memory);
         if (status != PYBLAS_STATUS_ALLOC_FAILED || ring->places == 1) {
@@ -204,8 +222,8 @@ Status Pipeline::prepare(char *memory) {
     }
     stored_events_ = events;
     events += static_cast<int>(plan_.slots[kC]);
-    PYBLAS_TRY(make_ring(true, &in_, options_.fill_threads, &events));
-    PYBLAS_TRY(make_ring(false, &out_, options_.empty_threads, &events));
+    PYBLAS_TRY(make_ring(true, &in_, &fill_threads_, &events));
+    PYBLAS_TRY(make_ring(false, &out_, &empty_threads_, &events));
     return executor_.create_events(events);
 }
 
@@ -337,7 +355,7 @@ Status Pipeline::compute() {
         if (i >= kInFlight)
             PYBLAS_TRY(note_end_of(i - kInFlight));
         if (progress_.stop.load())
-            stop_.store(true);
+            stop();
         if (stop_.load())
             return kSuccess;
         const auto memory = [&](Matrix matrix) {
@@ -417,15 +435,15 @@ void Pipeline::run(char *memory, Outcome *outcome) {
     if (!broken_.load()) {
         std::vector<std::thread> threads;
         guarded([&] {
-            threads.reserve(static_cast<size_t>(2 + options_.fill_threads + options_.empty_threads));
+            threads.reserve(static_cast<size_t>(2 + fill_threads_ + empty_threads_));
             threads.emplace_back([&] { guarded([&] { return bring(); }); });
             threads.emplace_back([&] {
                 guarded([&] { return take_back(); });
                 announce(out_.mutex, out_.changed, [&] { out_.closed = true; });
             });
-            for (int i = 0; i < options_.fill_threads && !in_.chunks.empty(); ++i)
+            for (int i = 0; i < fill_threads_; ++i)
                 threads.emplace_back([&] { guarded([&] { return fill(); }); });
-            for (int i = 0; i < options_.empty_threads && !out_.chunks.empty(); ++i)
+            for (int i = 0; i < empty_threads_; ++i)
                 threads.emplace_back([&] { guarded([&] { return empty(); }); });
             return compute();
         });

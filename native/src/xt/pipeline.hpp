@@ -20,8 +20,8 @@ struct Progress {
 struct Options {
     bool staged[kMatrices] = {}; // ordinary host memory
     int fill_threads = 1, empty_threads = 1;
-    int64_t chunk_bytes = 4 << 20;
-    int64_t limit = 0; // bytes of device memory
+    int64_t chunk_bytes = 2 << 20; // at most
+    int64_t limit = 0;             // bytes of device memory
     Rates rates;
     int64_t first = 0, last = 0; // tiles
 };
