@@ -84,7 +84,8 @@ def torch_models() -> Iterator[Row]:
         exact_y = exact_model(exact_x)
         exact = torch.autograd.grad(exact_y, [exact_x, *exact_model.parameters()], g.double())
         errors = [
-            float((a.double() - b).norm() / b.norm()) for a, b in zip([y, *grads], [exact_y, *exact], strict=True)
+            float((a.double() - b).norm() / b.norm())
+            for a, b in zip([y.detach(), *grads], [exact_y.detach(), *exact], strict=True)
         ]
         del exact_model, exact_x, exact_y, exact, y, grads
         descent = torch.optim.SGD(parameters, lr=1e-9)
