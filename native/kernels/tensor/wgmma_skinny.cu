@@ -6,10 +6,11 @@
 //                                                                    wgmma --> sums of a range of k --> C
 //     small --pack--> planes --copies--> shared memory -------------'
 //
-// Each 64 of k of a row are scaled by themselves, and their sums scaled back where they leave the tensor cores. 128
-// rows of the large operand in a block, two warpgroups that multiply by turns, one that measures rows and one that
-// copies: 512 threads, up to 208 registers and 212 KB. Where tiles are few k is cut into ranges, whose sums a second
-// kernel adds in order. Refuses k below 32, as wgmma does, and sizes beyond 2^30.
+// Each 64 of k of a row of the large operand, and of 32 rows of the small one, are scaled by themselves, and their sums
+// scaled back where they leave the tensor cores. 128 rows of the large operand in a block, two warpgroups that multiply
+// by turns, one that measures rows and one that copies: 512 threads, up to 208 registers and 212 KB. The next 64 of k
+// are read while these are multiplied. Where tiles are few k is cut into ranges, whose sums a second kernel adds in
+// order. Refuses k below 32, as wgmma does, and sizes beyond 2^30.
 #include "pack.hpp"
 
 #include <algorithm>
@@ -53,16 +54,16 @@ struct SkinnyTile {
 // Which rows of an operand are unfit. With several ranges each range marks them, and where one of 32 is; otherwise they
 // are known when a tile ends.
 struct Unfit {
-    int32_t *exponents;   // [batch][row]: kUnfitRow for those
-    uint8_t *marks;       // [range][batch][row]
-    uint8_t *group_marks; // [batch][row / 32][range]
+    int32_t *exponents;    // [batch][row]: kUnfitRow for those
+    uint8_t *marks;        // [range][batch][row]
+    uint64_t *group_marks; // [batch][row / 32][range], a byte for each and zeros up to whole words
     int extent;
 
     PYBLAS_HOST_DEVICE int groups() const { return (extent + 31) / 32; }
 };
 
 // The small operand: two planes as packing writes them for wgmma, but contiguous along k whatever it was, and with a
-// power of two for each 64 of k of a row, which is negative where not all of them fit.
+// power of two for each 64 of k of 32 rows, which is negative for a row that does not fit.
 struct SmallPlanes {
     uint16_t *data; // [batch][plane][row][ld]
     float *powers;  // [batch][64 of k][padded]
@@ -86,6 +87,8 @@ struct Task {
     int tiles_x, tiles_y, batch, ranges, chunks, items; // chunks of a range
     SmallPlanes planes;
     Unfit of_large, of_small;
+
+    PYBLAS_HOST_DEVICE int mark_words() const { return (ranges + 7) / 8; }
 
     struct Place {
         int x0, y0, range, batch;
@@ -283,18 +286,26 @@ __device__ __forceinline__ void mark(const Unfit &unfit, const Task &task, const
         return;
     }
     unfit.marks[product * unfit.extent + row] = !fits;
-    if (row % 32 == 0)
-        unfit.group_marks[(int64_t{place.batch} * unfit.groups() + row / 32) * task.ranges + place.range] = any;
+    if (row % 32 == 0) {
+        uint8_t *const marks = reinterpret_cast<uint8_t *>(
+            unfit.group_marks + (int64_t{place.batch} * unfit.groups() + row / 32) * task.mark_words());
+        marks[place.range] = any;
+        if (place.range == task.ranges - 1)
+            for (int i = task.ranges; i < task.mark_words() * 8; ++i)
+                marks[i] = 0;
+    }
 }
 #endif
 
-// The small operand into planes: 32 rows by 64 of k for each block, turned in shared memory.
+// The small operand into planes: 32 rows by 64 of k for each block, which have one power of two, turned in shared
+// memory.
 constexpr int kPackers = 256, kPackedRows = 32;
 
 template <bool ContiguousK>
 __global__ void __launch_bounds__(kPackers) pack_small(__grid_constant__ const Task task) {
 #if PYBLAS_HAS_WGMMA
     __shared__ float smem[kDepth][kPackedRows + 1];
+    __shared__ uint32_t smem_most[kPackers / 32];
     // place
     ptx::launch_dependents();
     ptx::wait_for_predecessors();
@@ -320,7 +331,7 @@ __global__ void __launch_bounds__(kPackers) pack_small(__grid_constant__ const T
     }
     __syncthreads();
 
-    // measure: eight threads for a row
+    // measure: eight threads for a row, the largest of all rows
     const int own_row = thread / 8, own_k = thread % 8 * 8;
     float values[8];
     uint32_t most = 0, least = 0xffffffff;
@@ -336,12 +347,20 @@ __global__ void __launch_bounds__(kPackers) pack_small(__grid_constant__ const T
         most = max(most, __shfl_xor_sync(0xffffffff, most, flip));
         least = min(least, __shfl_xor_sync(0xffffffff, least, flip));
     }
+    const bool row_fits = Measure::of(most, least, task.least_exponent).fits; // an infinity is no other row's affair
+    most = __reduce_max_sync(0xffffffff, row_fits ? most : 0);
+    if (thread % 32 == 0)
+        smem_most[thread / 32] = most;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kPackers / 32; ++i)
+        most = max(most, smem_most[i]);
     const Measure measure = Measure::of(most, least, task.least_exponent);
 
     // split and store
     if (own_k == 0)
         planes.powers[(batch * chunks + chunk) * planes.padded + row0 + own_row] =
-            measure.fits ? measure.power : -measure.power;
+            row_fits && measure.fits ? measure.power : -measure.power;
     if (row0 + own_row >= planes.rows)
         return;
     uint32_t high[4], low[4];
@@ -481,6 +500,16 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int row = group * kGroupRows + fragment_row(thread, 0);
         int stage = 0, turn = 0;
         uint32_t parity = 0;
+        Chunk part;
+        // The floats of a chunk, once they are there and measured. Behind the last there is nothing to wait for, and
+        // what is read means nothing.
+        const auto read = [&](bool exists) {
+            ptx::wait(full + stage, exists ? parity : parity ^ 1);
+            part.read<ContiguousK>(tiles + stage * Tile::kLargeBytes, row, lane);
+            ptx::wait(measured + stage, exists ? parity : parity ^ 1);
+        };
+        if (all > 0)
+            read(true);
         if (group == 1 && all > 0)
             ptx::arrive_at_pair(kTurnBarrier);
         for (int item = first_item; item < task.items; item += next_item) {
@@ -491,14 +520,12 @@ __global__ void __launch_bounds__(kThreads, 1)
             // multiply
 #pragma unroll 1
             for (int chunk = 0; chunk < chunks; ++chunk) {
-                ptx::wait(full + stage, parity);
-                Chunk part;
-                part.read<ContiguousK>(tiles + stage * Tile::kLargeBytes, row, lane);
-                ptx::wait(measured + stage, parity);
                 Fragments now;
                 now.powers[0] = large_powers[stage * kRows + row];
                 now.powers[1] = large_powers[stage * kRows + row + 8];
                 part.split(&now);
+                uint64_t *const emptied = empty + stage;
+                const float *const own_columns = small_powers + stage * Tile::BY;
                 const uint64_t plane_high = origin + descriptor_step(stage * 2 * Tile::kPlaneBytes);
                 const uint64_t plane_low = plane_high + descriptor_step(Tile::kPlaneBytes);
                 float (&sums)[Tile::kSums] = acc[Tile::kAccumulators - 1];
@@ -508,6 +535,12 @@ __global__ void __launch_bounds__(kThreads, 1)
                         ptx::multiply(sums, now.high[step], plane_high + descriptor_step(step * 32), onto || step > 0);
                     ptx::commit_multiplies();
                 };
+                // The next chunk's floats come while this one is multiplied.
+                const auto read_next = [&](bool exists) {
+                    if (++stage == kStages)
+                        stage = 0, parity ^= 1;
+                    read(exists);
+                };
                 // Groups take turns: a warp that issues multiplies does nothing else until the last has begun, and two
                 // groups at it at a time would also split at the same time.
                 const bool last = item + next_item >= task.items && chunk == chunks - 1;
@@ -515,12 +548,11 @@ __global__ void __launch_bounds__(kThreads, 1)
                     if (group == 0 || !last)
                         ptx::arrive_at_pair(kTurnBarrier + 1 - group);
                 };
-                float2 columns[Tile::BY / 8]; // powers of those of a thread's sums
+                float columns[Tile::BY / kPackedRows]; // powers of those of a thread's sums, the same for 32 of them
                 const auto read_columns = [&] {
 #pragma unroll
-                    for (int i = 0; i < Tile::BY / 8; ++i)
-                        columns[i] =
-                            *reinterpret_cast<const float2 *>(small_powers + stage * Tile::BY + i * 8 + lane % 4 * 2);
+                    for (int i = 0; i < Tile::BY / kPackedRows; ++i)
+                        columns[i] = fabsf(own_columns[i * kPackedRows]);
                 };
                 ptx::fence_operand(now.high);
                 ptx::fence_operand(now.low);
@@ -536,6 +568,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                 if constexpr (Tile::kAccumulators == 2) {
                     ptx::fence_accumulators(sums);
                     multiply_high(false);
+                    read_next(!last);
                     read_columns();
                     ptx::wait_multiplies<0>(acc[0]);
                     ptx::wait_multiplies<0>(sums);
@@ -548,24 +581,18 @@ __global__ void __launch_bounds__(kThreads, 1)
                         sums[i] *= 1.0f / (1 << kLowPlaneBits);
                     ptx::fence_accumulators(sums);
                     multiply_high(true);
+                    read_next(!last);
                     read_columns();
                     ptx::wait_multiplies<0>(sums);
                 }
+                __syncwarp(); // all lanes have read their floats and powers
                 if (lane == 0)
-                    ptx::arrive(empty + stage);
+                    ptx::arrive(emptied);
 #pragma unroll
-                for (int i = 0; i < Tile::kSums; i += 4) {
-#pragma unroll
-                    for (int j = i; j < i + 4; ++j) {
-                        const float sum =
-                            Tile::kAccumulators == 2 ? fmaf(acc[0][j], 1.0f / (1 << kLowPlaneBits), sums[j]) : sums[j];
-                        total[j] = fmaf(sum, now.powers[j / 2 % 2] * (j % 2 == 0 ? columns[i / 4].x : columns[i / 4].y),
-                                        total[j]);
-                    }
-                }
-                // advance
-                if (++stage == kStages)
-                    stage = 0, parity ^= 1;
+                for (int i = 0; i < Tile::kSums; ++i)
+                    total[i] =
+                        fmaf(Tile::kAccumulators == 2 ? fmaf(acc[0][i], 1.0f / (1 << kLowPlaneBits), sums[i]) : sums[i],
+                             now.powers[i / 2 % 2] * columns[i / (kPackedRows / 2)], total[i]);
             }
 
             // store
@@ -642,6 +669,18 @@ __global__ void __launch_bounds__(kAdders)
     const int64_t column = inside / partials.ld, row = inside - column * partials.ld;
     const bool exists = output < partials.range(), reads = exists && epilogue.depth() > 0;
 
+    // 32 rows of a group have a mark of each range. All loads here are on their way before the first is waited for.
+    const Unfit &of_rows = task.large_is_a ? task.of_large : task.of_small;
+    const Unfit &of_columns = task.large_is_a ? task.of_small : task.of_large;
+    const auto marked = [&](const Unfit &of, int64_t own) {
+        const uint64_t *const words = of.group_marks + (batch * of.groups() + own / 32) * task.mark_words();
+        uint64_t found = words[0];
+        for (int i = 1; i < task.mark_words(); ++i)
+            found |= words[i];
+        return found;
+    };
+    const uint64_t row_marks = reads ? marked(of_rows, row) : 0, column_marks = reads ? marked(of_columns, column) : 0;
+
     float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
     const auto add = [&](const float4 &other) {
         sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
@@ -673,29 +712,13 @@ __global__ void __launch_bounds__(kAdders)
     if (!exists)
         return;
 
-    // 32 rows of a group have a mark of each range.
     const auto unfit = [&](const Unfit &of, int64_t own) {
-        const uint8_t *const groups = of.group_marks + (batch * of.groups() + own / 32) * task.ranges;
         bool found = false;
-        for (int first = 0; first < task.ranges; first += 8) {
-            bool marked[8];
-#pragma unroll
-            for (int i = 0; i < 8; ++i)
-                marked[i] = first + i < task.ranges && groups[first + i] != 0;
-#pragma unroll
-            for (int i = 0; i < 8; ++i)
-                found |= marked[i];
-        }
-        if (!found)
-            return false;
-        found = false;
         for (int range = 0; range < task.ranges; ++range)
             found |= of.marks[(int64_t{range} * task.batch + batch) * of.extent + own] != 0;
         return found;
     };
-    const Unfit &of_rows = task.large_is_a ? task.of_large : task.of_small;
-    const Unfit &of_columns = task.large_is_a ? task.of_small : task.of_large;
-    const bool column_unfit = reads && unfit(of_columns, column);
+    const bool column_unfit = column_marks != 0 && unfit(of_columns, column);
     if (reads && row == 0)
         of_columns.exponents[batch * of_columns.extent + column] = column_unfit ? kUnfitRow : 0;
     const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
@@ -706,7 +729,7 @@ __global__ void __launch_bounds__(kAdders)
     for (int i = 0; i < 4; ++i) {
         stored[i] = row + i < partials.rows;
         if (stored[i] && reads) {
-            const bool row_unfit = unfit(of_rows, row + i);
+            const bool row_unfit = row_marks != 0 && unfit(of_rows, row + i);
             if (column == 0)
                 of_rows.exponents[batch * of_rows.extent + row + i] = row_unfit ? kUnfitRow : 0;
             stored[i] = !row_unfit && !column_unfit;
@@ -805,7 +828,8 @@ Plan plan_of(const Problem &problem, const Device &device, void *workspace) {
         unfit.exponents = reinterpret_cast<int32_t *>(take(rows * sizeof(int32_t)));
         if (task.ranges > 1) {
             unfit.marks = reinterpret_cast<uint8_t *>(take(rows * static_cast<size_t>(task.ranges)));
-            unfit.group_marks = reinterpret_cast<uint8_t *>(take(groups * static_cast<size_t>(task.ranges)));
+            unfit.group_marks =
+                reinterpret_cast<uint64_t *>(take(groups * static_cast<size_t>(task.mark_words()) * sizeof(uint64_t)));
         }
         planes->exponents = unfit.exponents;
         planes->rows = extent;
