@@ -18,6 +18,7 @@ from pathlib import Path
 
 Row = dict[str, str]
 NEAR = 1.5  # times the best measured: further away a prediction decides nothing
+MODES = {"fp32_pedantic": "pedantic", "fp32": "chosen", "tf32": "tf32"}  # strictest first; where the csv has its choice
 
 
 def by_shape(rows: list[Row]) -> list[list[Row]]:
@@ -36,13 +37,18 @@ def seconds(row: Row) -> float:
     return float(row["us"])
 
 
+def legal(rows: list[Row], mode: str) -> list[Row]:
+    """What the mode allows: each row names the strictest one that does."""
+    modes = list(MODES)
+    return [row for row in rows if row["mode"] in modes[: modes.index(mode) + 1]]
+
+
 def factors(rows: list[Row]) -> None:
     """Row-major ops are told; inside, NN is NN, NT is TN and so on."""
     ratios = defaultdict(list)
     for group in by_shape(rows):
-        best = min(map(seconds, group))
         for row in group:
-            if seconds(row) <= NEAR * best:
+            if seconds(row) <= NEAR * min(map(seconds, legal(group, row["mode"]))):
                 ratios[row["kernel"], row["ops"]].append((seconds(row) / float(row["predicted_us"]), name(row)))
     print(f"{'kernel':32} ops  shapes  factor   10%    90%   lowest and highest")
     for (kernel, ops), found in sorted(ratios.items()):
@@ -52,26 +58,29 @@ def factors(rows: list[Row]) -> None:
               f"{min(found)[1]}, {max(found)[1]}")  # fmt: skip
 
 
-def regrets(rows: list[Row]) -> list[tuple[float, Row, Row]]:
-    """Of each shape, the chosen kernel's time over the best one's, with both."""
+def regrets(rows: list[Row], mode: str) -> list[tuple[float, Row, Row]]:
+    """Of each shape, the time of the mode's choice over that of the best kernel that it allows, with both."""
     found = []
     for group in by_shape(rows):
-        chosen = next((row for row in group if row["chosen"] == "1"), None)
+        chosen = next((row for row in group if row[MODES[mode]] == "1"), None)
         if chosen:
-            best = min(group, key=seconds)
+            best = min(legal(group, mode), key=seconds)
             found.append((seconds(chosen) / seconds(best), chosen, best))
     return sorted(found, key=lambda item: -item[0])
 
 
 def report(rows: list[Row], most: int = 40) -> None:
     factors(rows)
-    found = regrets(rows)
-    geomean = math.exp(statistics.fmean(math.log(regret) for regret, *_ in found))
-    above = sum(regret > 1.15 for regret, *_ in found)
-    print(f"regret of {len(found)} shapes: geomean {geomean:.4f}, worst {found[0][0]:.3f}, {above} above 1.15")
-    for regret, chosen, best in found[:most]:
-        print(f"{regret:6.3f} {name(chosen):28} {chosen['kernel']} {chosen['us']} us (predicted {chosen['predicted_us']}),"
-              f" best {best['kernel']} {best['us']} ({best['predicted_us']})")  # fmt: skip
+    for mode in MODES:
+        found = regrets(rows, mode)
+        geomean = math.exp(statistics.fmean(math.log(regret) for regret, *_ in found))
+        above = sum(regret > 1.15 for regret, *_ in found)
+        print(
+            f"{mode}: regret of {len(found)} shapes: geomean {geomean:.4f}, worst {found[0][0]:.3f}, {above} above 1.15"
+        )
+        for regret, chosen, best in found[:most]:
+            print(f"{regret:6.3f} {name(chosen):28} {chosen['kernel']} {chosen['us']} us (predicted"
+                  f" {chosen['predicted_us']}), best {best['kernel']} {best['us']} ({best['predicted_us']})")  # fmt: skip
 
 
 def main() -> None:

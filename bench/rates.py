@@ -19,7 +19,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from fit import Row, by_shape, name, seconds
+from fit import MODES, Row, by_shape, legal, name, seconds
 from scipy.optimize import least_squares
 
 # In the order of cost.hpp: what is usual, and by how much, as a logarithm, rows differ in it.
@@ -46,7 +46,8 @@ PRIORS = {
 TENSOR_PRIORS = {"start": (6e-6, 0.3), "flop": (0.3, 0.3)}  # of rows that multiply by tensor cores
 LISTED = 1.5  # times the weight of a random shape: what shapes.json names
 NOISE = 0.05  # of a time, as a logarithm: what the model and the clock leave
-LADDER = ("naive", "coalesced", "smem_tile", "thread_tile", "vectorized", "conflict_free", "double_buffer", "async_")
+LADDER = ("naive", "coalesced", "smem_tile", "thread_tile", "vectorized", "conflict_free", "double_buffer", "async_",
+          "wmma_tf32", "mma_tf32")  # fmt: skip
 
 Values = dict[str, np.ndarray]
 
@@ -137,16 +138,16 @@ def predictions(counter: Counter, rates: dict[str, dict[str, float]], rows: list
     return found
 
 
-def regrets(rows: list[Row], predicted: list[float], pedantic: bool) -> list[tuple[float, str]]:
+def regrets(rows: list[Row], predicted: list[float], mode: str) -> list[tuple[float, str]]:
     """Of each shape, as far as the csv has what would be chosen."""
     of_row = {id(row): value for row, value in zip(rows, predicted, strict=True)}
     found = []
     for group in by_shape(rows):
-        legal = [row for row in group if not (pedantic and row["kernel"].startswith("wgmma"))]
-        shipped = [row for row in legal if not row["kernel"].startswith(LADDER)]
+        allowed = legal(group, mode)
+        shipped = [row for row in allowed if not row["kernel"].startswith(LADDER)]
         if not shipped:
             continue
-        chosen, best = min(shipped, key=lambda row: of_row[id(row)]), min(legal, key=seconds)
+        chosen, best = min(shipped, key=lambda row: of_row[id(row)]), min(allowed, key=seconds)
         told = (
             f"{name(chosen):28} {chosen['kernel']} {chosen['us']} us (predicted {of_row[id(chosen)]:.2f}),"
             f" best {best['kernel']} {best['us']} ({of_row[id(best)]:.2f})"
@@ -197,12 +198,12 @@ def main() -> None:
         print(f"{kernel:32} {len(mine):4} times, missed by {missed.std():.3f}, at most {abs(missed).max():.2f}  "
               + " ".join(f"{key} {value:.3g}" for key, value in fitted.items()))  # fmt: skip
     told = predictions(counter, rates, rows)
-    tell("fp32", regrets(rows, told, False), options.most)
-    tell("fp32_pedantic", regrets(rows, told, True), options.most)
+    for mode in MODES:
+        tell(mode, regrets(rows, told, mode), options.most)
     if options.folds:
         told = held_out(counter, rows, options.folds)
-        tell("fp32, held out", regrets(rows, told, False))
-        tell("fp32_pedantic, held out", regrets(rows, told, True))
+        for mode in MODES:
+            tell(f"{mode}, held out", regrets(rows, told, mode))
     if options.write:
         lines = {}
         if options.write.exists():

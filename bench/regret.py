@@ -3,9 +3,10 @@
     python bench/regret.py                        # shapes.json and 200 random shapes, a csv row for each kernel of each
     python bench/fit.py bench/results/GPU-regret.csv    # what the predictions miss, and the regret once more
 
-Kernels that are predicted to take more than --within times the best prediction are not run; those that multiply in FP32
-are held against the best of their kind, so that the choices of fp32_pedantic are judged by the same rows. The csv keeps
-the chosen ones, and what takes at most --keep times the best. Needs what bench.py needs.
+Each kernel is held against the best of the strictest mode that allows it, so that the same rows judge the choices of
+fp32_pedantic, fp32 and tf32. Those that are predicted to take more than --within times the best prediction are not run.
+The csv keeps the chosen ones, and what takes at most --keep times the best: a fit of rates wants both to be 2 or more.
+Needs what bench.py needs.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from pathlib import Path
 import cupy as cp
 import numpy as np
 import timing
-from fit import report
+from fit import MODES, legal, report
 from timing import Buffers, LibraryError, Pyblas, Shape, gpu_facts, time_groups
 
 from bench import HERE, gpu_kernels, shapes
 
-FIELDS = ["source", "ops", "m", "n", "k", "batch", "kernel", "chosen", "pedantic", "us", "us_low", "predicted_us", "gpu", "driver",
-          "commit"]  # fmt: skip
+FIELDS = ["source", "ops", "m", "n", "k", "batch", "kernel", "mode", "chosen", "pedantic", "tf32", "us", "us_low",
+          "predicted_us", "gpu", "driver", "commit"]  # fmt: skip
 MOST_FLOPS, MOST_BYTES = 2e11, 1e9  # of a random product
 # A product of so many operations heats the card, and the next one is timed at a lower clock: it rests before each, and
 # kernels far from the best predictions are left out.
@@ -91,17 +92,18 @@ def main() -> None:
             if time.monotonic() - began > options.seconds:
                 print(f"out of time after {number} of {len(work)} shapes")
                 break
-            pedantic, in_fp32 = predictions(pyblas, kernels, shape, "fp32_pedantic")
-            chosen, predicted = predictions(pyblas, kernels, shape, "fp32")
-            least, least_in_fp32 = min(predicted.values()), min(in_fp32.values())
+            predicted = {
+                mode: predictions(pyblas, kernels, shape, mode) for mode in MODES
+            }  # tf32, the last, allows all
+            mode_of = {kernel: mode for mode in reversed(MODES) for kernel in predicted[mode][1]}
+            choices = {chosen for chosen, _ in predicted.values()}
             buffers = Buffers(shape, l2_bytes, seed=number)
             measured = []
-            for kernel, seconds in predicted.items():
+            for kernel, seconds in predicted["tf32"][1].items():
+                mode = mode_of[kernel]
                 hot = shape.flops > HOT_FLOPS
-                limit = (min(HOT_WITHIN, options.within) if hot else options.within) * (
-                    least_in_fp32 if kernel in in_fp32 else least
-                )
-                if seconds > limit and kernel not in (chosen, pedantic):
+                within = min(HOT_WITHIN, options.within) if hot else options.within
+                if seconds > within * min(predicted[mode][1].values()) and kernel not in choices:
                     continue
                 if hot:
                     time.sleep(REST_SECONDS)
@@ -110,16 +112,14 @@ def main() -> None:
                     stream, lambda index, s=shape, b=buffers: pyblas.call(s, *b.pointers(index)), buffers.sets
                 )
                 row = {"source": source, "ops": shape.ops, "m": shape.m, "n": shape.n, "k": shape.k,
-                       "batch": shape.batch, "kernel": kernel, "chosen": int(kernel == chosen),
-                       "pedantic": int(kernel == pedantic), "us": f"{cold.median * 1e6:.2f}",
+                       "batch": shape.batch, "kernel": kernel, "mode": mode, "us": f"{cold.median * 1e6:.2f}",
                        "us_low": f"{cold.low * 1e6:.2f}", "predicted_us": f"{seconds * 1e6:.2f}", "gpu": facts["gpu"],
                        "driver": facts["driver"], "commit": options.commit}  # fmt: skip
+                row |= {column: int(kernel == predicted[mode][0]) for mode, column in MODES.items()}
                 measured.append({name: str(value) for name, value in row.items()})
-            fastest = min(float(row["us"]) for row in measured)
-            fastest_in_fp32 = min(float(row["us"]) for row in measured if row["kernel"] in in_fp32)
+            fastest = {mode: min(float(row["us"]) for row in legal(measured, mode)) for mode in MODES}
             near = [row for row in measured
-                    if row["kernel"] in (chosen, pedantic)
-                    or float(row["us"]) <= options.keep * (fastest_in_fp32 if row["kernel"] in in_fp32 else fastest)]  # fmt: skip
+                    if row["kernel"] in choices or float(row["us"]) <= options.keep * fastest[row["mode"]]]  # fmt: skip
             writer.writerows(near)
             rows += near
             file.flush()
