@@ -355,17 +355,19 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
             k_left -= Tile::BK;
             ptx::commit_copies(); // an empty group keeps the count of groups equal to the count of stages
         };
+        int read = 0, write = 0;
 #pragma unroll 1
-        for (int stage = 0; stage < cut.ring - 1; ++stage)
-            load(smem + stage * kStageFloats);
-
-        int read = 0;
-#pragma unroll 1
-        for (int64_t left = depth; left > 0; left -= Tile::BK) {
-            // The oldest stage has arrived, and everybody is done with the one that is overwritten next.
-            wait_until(cut.ring - 2);
-            __syncthreads();
-            load(smem + (read == 0 ? cut.ring - 1 : read - 1) * kStageFloats);
+        for (int64_t left = depth + (cut.ring - 1) * Tile::BK; left > 0; left -= Tile::BK) {
+            const bool multiplies = left <= depth;
+            if (multiplies) {
+                // The oldest stage has arrived, and everybody is done with the one that is overwritten next.
+                wait_until(cut.ring - 2);
+                __syncthreads();
+            }
+            load(smem + write * kStageFloats);
+            write = write + 1 == cut.ring ? 0 : write + 1;
+            if (!multiplies)
+                continue;
             if (left <= Tile::BK)
                 ptx::launch_dependents(); // nearly all is asked for
 

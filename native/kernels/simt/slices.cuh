@@ -381,23 +381,26 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
             ptx::commit_copies(); // an empty group keeps the count of groups equal to the count of stages
         };
 
-        // load: all stages but one
+        // load: all stages but one, then always one before the oldest is multiplied. One loop does both, as the copies
+        // are much code.
         float *const mine = smem + team * Tile::kTeamFloats;
         const int stages = static_cast<int>((k_left + Tile::BK - 1) / Tile::BK);
+        int read = 0, write = 0;
 #pragma unroll 1
-        for (int stage = 0; stage < cut.ring - 1; ++stage)
-            load(mine + stage * kStageFloats);
-
-        int read = 0;
-#pragma unroll 1
-        for (int left = stages; left > 0; --left) {
-            // The oldest stage has arrived, and everybody is done with the one that is overwritten next.
-            wait_until(cut.ring - 2);
-            if constexpr (Tile::kTeams > 1)
-                __syncwarp();
-            else
-                __syncthreads();
-            load(mine + (read == 0 ? cut.ring - 1 : read - 1) * kStageFloats);
+        for (int left = stages + cut.ring - 1; left > 0; --left) {
+            const bool multiplies = left <= stages;
+            if (multiplies) {
+                // The oldest stage has arrived, and everybody is done with the one that is overwritten next.
+                wait_until(cut.ring - 2);
+                if constexpr (Tile::kTeams > 1)
+                    __syncwarp();
+                else
+                    __syncthreads();
+            }
+            load(mine + write * kStageFloats);
+            write = write + 1 == cut.ring ? 0 : write + 1;
+            if (!multiplies)
+                continue;
             // All is asked for. Not earlier: what the next kernel asks for would not stay in the L2 for a whole walk.
             if (left < cut.ring)
                 ptx::launch_dependents();

@@ -7,9 +7,11 @@
 //      +---------+---------+---------+          +---+
 //
 // 16x16, 32x32, 36x36: 256 threads share the k of each stage, as in skinny; 4 x 8 outputs, or 12 x 4, and 128
-// registers; they refuse more than 1024 rows or columns, and devices with too little shared memory. 64x64, 128x128:
+// registers. 33x33: the same with 11 x 11 outputs, up to 210 registers, and lines that keep their alignment
+// (lines.cuh). These refuse more than 1024 rows or columns, and devices with too little shared memory. 64x64, 128x128:
 // warp_tile's tiles, whose walk stream_k.cu cuts; they refuse what warp_tile refuses.
 #include "cut_tiles.hpp"
+#include "lines.cuh"
 #include "slices.cuh"
 #include "warp_tile.cuh"
 
@@ -39,7 +41,7 @@ constexpr SliceRate rate() {
         return Tile::BK == 128 ? SliceRate{0.9, 0.25, 0.8e-6} : SliceRate{0.95, 0.3, 1.1e-6};
     if (Tile::BX == 32)
         return Tile::BK == 64 ? SliceRate{0.8, 0.36, 0.8e-6} : SliceRate{0.8, 0.42, 1.2e-6};
-    return {0.8, 0.25, 1.5e-6};
+    return Tile::BX == 33 ? SliceRate{0.8, 0.45, 2e-6} : SliceRate{0.8, 0.25, 1.5e-6};
 }
 
 template <class Tile>
@@ -52,9 +54,18 @@ Work work(const Problem &problem, const Device &device) {
     return slices_work<Tile>(problem, device, true, rate<Tile>());
 }
 
+// Lines are copied in quads wherever they begin.
 template <class Tile>
+Work work_of_lines(const Problem &problem, const Device &device) {
+    Work work = slices_work<Tile>(problem, device, true, rate<Tile>());
+    work.copies = (Tile::BX + Tile::BS) * work.folds * Tile::BK / 4;
+    work.narrow = work.trips = 0;
+    return work;
+}
+
+template <class Tile, class Kernels = SliceKernels<Tile>>
 Status launch_split_k(const Problem &problem, const Launch &launch_on) {
-    return launch_slices<Tile>(problem, launch_on, true, rate<Tile>());
+    return launch_slices<Tile, Kernels>(problem, launch_on, true, rate<Tile>());
 }
 
 // ---- parts of warp_tile's tiles -----------------------------------------------------------------------
@@ -121,6 +132,7 @@ Status launch_split_tiles(const Problem &problem, const Launch &launch_on) {
 using Tile16 = SliceTile<16, 16, 128, 4, 8, 256, 2>;
 using Tile32 = SliceTile<32, 32, 64, 4, 8, 256, 2>;
 using Tile36 = SliceTile<36, 36, 56, 12, 4, 256, 2>;
+using Tile33 = LineTile<33, 33, 168, 11, 11, 256, 8>;
 using Deep16 = SliceTile<16, 16, 256, 4, 8, 256, 2>;
 using Deep32 = SliceTile<32, 32, 128, 4, 8, 256, 2>;
 
@@ -134,6 +146,8 @@ constexpr Kernel kRows[] = {
     PYBLAS_SPLIT_K_ROW("32x32x64", Tile32),
     PYBLAS_SPLIT_K_ROW("32x32x128", Deep32),
     PYBLAS_SPLIT_K_ROW("36x36x56", Tile36),
+    {"split_k_33x33x168", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses<Tile33>, workspace<Tile33>, nullptr,
+     launch_split_k<Tile33, LineKernels<Tile33>>, false, kSliceFootprint<Tile33>, work_of_lines<Tile33>},
     {"split_k_64x64x16", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses_parts<64>, workspace_parts<64>, nullptr,
      launch_split_tiles<64>, true, kWarpTileFootprint<Tile64>, work_parts<64>},
     {"split_k_128x128x16", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses_parts<128>, workspace_parts<128>,
