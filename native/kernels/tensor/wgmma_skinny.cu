@@ -11,6 +11,7 @@
 // by turns, one that measures rows and one that copies: 512 threads, up to 208 registers and 212 KB. The next 64 of k
 // are read while these are multiplied. Where tiles are few k is cut into ranges, whose sums a second kernel adds in
 // order. Refuses k below 32, as wgmma does, and sizes beyond 2^30.
+#include "cost.hpp"
 #include "pack.hpp"
 
 #include <algorithm>
@@ -871,12 +872,33 @@ size_t workspace(const Problem &problem, const Device &device) {
     return plan_of<Tile>(problem, device, nullptr).bytes;
 }
 
+// Whole waves of items, each 64 of k after 64; the small operand is packed before, and ranges are added afterwards.
 template <class Tile>
-double cost(const Problem &problem, const Device &device) {
-    constexpr double kStart = 10e-6; // of three launches, and what they wait for each other
+Work work(const Problem &problem, const Device &device) {
     const Task task = plan_of<Tile>(problem, device, nullptr).task;
-    const double packed = 8.0 * static_cast<double>(task.planes.batch) * task.y_extent * task.depth;
-    return kStart + packed / (0.6 * device.bandwidth) + seconds<Tile>(task, device, task.ranges, task.chunks);
+    const double items = task.items, ranges = task.ranges;
+    Work work;
+    work.move(problem);
+    work.waves = std::ceil(items / device.multiprocessors);
+    work.blocks = std::min<double>(items, device.multiprocessors);
+    work.steps = static_cast<double>(task.chunks) * kDepth;
+    work.flops = 2.0 * kRows * Tile::BY * work.steps;
+    work.bytes = 4.0 * kRows * work.steps;
+    const bool has_map =
+        !task.large.array && task.large.ld % 4 == 0 && (problem.batch == 1 || task.large.stride % 4 == 0);
+    if (!has_map)
+        work.narrow = kRows * work.steps;
+    work.trips = work.narrow / 128; // threads that copy where the engine does not
+    if (task.ranges == 1 && problem.c.ld % 4 != 0)
+        work.single = std::min(1.0, task.x_extent / (1.0 * kRows)) * std::min(1.0, task.y_extent / (1.0 * Tile::BY));
+    work.second_kernels = 1; // that packs
+    work.partial_bytes = 8.0 * static_cast<double>(task.planes.batch) * task.y_extent * task.depth;
+    if (task.ranges > 1) {
+        work.second_kernels += 1;
+        work.partial_bytes += work.written * ranges;
+        work.pieces = ranges;
+    }
+    return work;
 }
 
 template <class Tile, bool ContiguousK>
@@ -948,10 +970,11 @@ constexpr Footprint kFootprint{kThreads, 1, Tile::kSharedBytes};
      true,                                                                                                             \
      refuses<Tile>,                                                                                                    \
      workspace<Tile>,                                                                                                  \
-     cost<Tile>,                                                                                                       \
+     nullptr,                                                                                                          \
      launch_wgmma_skinny<Tile>,                                                                                        \
      false,                                                                                                            \
-     kFootprint<Tile>}
+     kFootprint<Tile>,                                                                                                 \
+     work<Tile>}
 constexpr Kernel kTable[] = {
     PYBLAS_WGMMA_SKINNY_ROW("128x32x64", Tile32),
     PYBLAS_WGMMA_SKINNY_ROW("128x64x64", Tile64),
