@@ -638,6 +638,7 @@ Work work(const Problem &problem, const Device &device) {
                      waves(cut_blocks) * static_cast<double>(plan.part_stages) / static_cast<double>(plan.stages);
     work.steps = static_cast<double>((plan.whole ? plan.stages : plan.part_stages) * Tile::BK);
     work.flops = 2.0 * Tile::BM * Tile::BN * work.steps;
+    work.folds = plan.cluster - 1; // pairs wait for each other's sums
     work.copies = work.steps * ((turned_a && !packs_a ? Tile::BM : 0) + (turned_b && !packs_b ? Tile::BN : 0));
     if (problem.c.ld % 4 != 0)
         work.single = std::min(1.0, static_cast<double>(problem.m) / Tile::BM) *
