@@ -953,10 +953,10 @@ struct Tile32 : SkinnyTile<32, 5> {
     static constexpr double kChunkSeconds = 0.95e-6, kItemSeconds = 2.2e-6;
 };
 struct Tile64 : SkinnyTile<64, 4> {
-    static constexpr double kChunkSeconds = 1.1e-6, kItemSeconds = 3e-6;
+    static constexpr double kChunkSeconds = 1.2e-6, kItemSeconds = 2.5e-6;
 };
 struct Tile128 : SkinnyTile<128, 3> {
-    static constexpr double kChunkSeconds = 1.52e-6, kItemSeconds = 4.2e-6;
+    static constexpr double kChunkSeconds = 1.65e-6, kItemSeconds = 3.2e-6;
 };
 template <class Tile>
 constexpr Footprint kFootprint{kThreads, 1, Tile::kSharedBytes};
