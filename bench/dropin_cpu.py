@@ -1,6 +1,7 @@
 """Times NumPy's products of 1000 mixed shapes with and without the preloaded shim; writes bench/results/cpu_<name>_dropin.csv.
 
     python bench/dropin_cpu.py --name zen5_2cores
+    OPENBLAS_NUM_THREADS=1 python bench/dropin_cpu.py --name zen5_1thread # where the other cores are not idle
 
 The same loop runs in processes of its own, in turns: alone, and under `pyblas-sgemm run`. It knows nothing of the shim.
 Nobody is timed while the other's threads may still spin, and the best of all turns counts: other work on the machine
@@ -28,7 +29,7 @@ import pyblas_sgemm
 SHAPES = 1000
 MOST_OPERATIONS = 1e9
 LIMIT = 1.1  # what is promised: no shape takes more than this times what it took alone
-COLUMNS = ["m", "n", "k", "ops", "plain_us", "shim_us", "ratio", "taken", "processor", "cores", "numpy", "numpy_blas",
+COLUMNS = ["m", "n", "k", "ops", "plain_us", "shim_us", "ratio", "taken", "processor", "threads", "numpy", "numpy_blas",
            "cpu", "commit"]  # fmt: skip
 
 
@@ -140,12 +141,12 @@ def write(name, chosen, best, ours):
     commit = subprocess.run(
         ["git", "-C", root, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    info = pyblas_sgemm.info()["cpu"]
-    model = [
-        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
+    # NumPy's own: asking the library what it runs on may load another.
     blas = next(x for x in threadpoolctl.threadpool_info() if x["user_api"] == "blas")
-    fixed = [model[0], info["threads"], np.__version__, f"{blas['internal_api']} {blas['version']}",
+    info = pyblas_sgemm.info()["cpu"]
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    fixed = [model, blas["num_threads"], np.__version__, f"{blas['internal_api']} {blas['version']}",
              info["instruction_set"], commit]  # fmt: skip
     with open(root / "bench" / "results" / f"cpu_{name}_dropin.csv", "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
