@@ -1,4 +1,4 @@
-"""Turns the csv files of bench.py, host.py and dropin.py into the tables of README.md and docs/, between their marks.
+"""Turns the csv files of bench.py, host.py, dropin.py and dropin_cpu.py into the tables of README.md and docs/, between their marks.
 
 python bench/report.py            # rewrites the tables
 python bench/report.py --check    # fails if they are not those of the csv files
@@ -15,7 +15,6 @@ from pathlib import Path
 from pyblas_sgemm._ladder import compared
 
 HERE = Path(__file__).parent
-BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 TITLES = {
     "squares": "Squares",
     "published": "Shapes of published comparisons",
@@ -204,6 +203,33 @@ def programs(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def numpy_programs(rows: list[Row]) -> str:
+    """NumPy's products of mixed shapes with the shim for a host BLAS, by the work of a product."""
+    first = rows[0]
+    threads = "one thread" if first["threads"] == "1" else f"{first['threads']} threads"
+    text = (
+        f"{len(rows)} shapes with extents from 2 to 2048, all layouts, on {threads} of an {first['processor']} "
+        f"({first['cpu']}); NumPy {first['numpy']} with {first['numpy_blas']}, commit {first['commit']}. Time of"
+        " `numpy.matmul(out=)` under the shim over its time alone; below 1, the shim is faster."
+    )
+    lines = [
+        text,
+        "",
+        "| 2 m n k | shapes | median | least | most |",
+        "|---|---|---|---|---|",
+    ]
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        work = 2 * int(row["m"]) * int(row["n"]) * int(row["k"])
+        title = "passed on" if row["taken"] == "0" else f"from 10^{max(4, len(str(work)) - 1)}"
+        found.setdefault(title, []).append(float(row["ratio"]))
+    for title in sorted(found, key=lambda title: (title != "passed on", title)):
+        ratios = sorted(found[title])
+        cells = (ratios[len(ratios) // 2], ratios[0], ratios[-1])
+        lines.append(f"| {title} | {len(ratios)} | " + " | ".join(f"{ratio:.2f}" for ratio in cells) + " |")
+    return "\n".join(lines)
+
+
 def processor(rows: list[Row]) -> str:
     """The CPU engine beside NumPy, then what batch_invariant costs."""
     first = rows[0]
@@ -241,12 +267,13 @@ def read(name: str) -> list[Row]:
         return list(csv.DictReader(file))
 
 
-def show(page: Path, text: str, check: bool) -> None:
+def show(page: Path, text: str, check: bool, marks: str = "bench") -> None:
+    begin, end = f"<!-- {marks}:begin -->", f"<!-- {marks}:end -->"
     old = page.read_text()
-    if old.count(BEGIN) != 1 or old.count(END) != 1:
-        raise SystemExit(f"{page} needs one {BEGIN} and one {END}")
-    head, rest = old.split(BEGIN)
-    new = f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}"
+    if old.count(begin) != 1 or old.count(end) != 1:
+        raise SystemExit(f"{page} needs one {begin} and one {end}")
+    head, rest = old.split(begin)
+    new = f"{head}{begin}\n{text}\n{end}{rest.split(end)[1]}"
     if new == old:
         return
     if check:
@@ -260,6 +287,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="change nothing, fail if a page differs")
     parser.add_argument("--gpu", default="nvidia-h200", help="whose csv files in bench/results")
     parser.add_argument("--cpu", default="zen5_2cores", help="whose csv files in bench/results")
+    parser.add_argument("--dropin-cpu", default="zen5_1thread", help="whose csv file of dropin_cpu.py")
     parser.add_argument(
         "--families",
         nargs="+",
@@ -273,6 +301,8 @@ def main() -> None:
     show(root / "docs" / "speed.md", modes(options.gpu), options.check)
     show(root / "docs" / "python-api.md", host_times(read(f"{options.gpu}-host.csv")), options.check)
     show(root / "docs" / "drop-in.md", programs(read(f"{options.gpu}-dropin.csv")), options.check)
+    numpy = numpy_programs(read(f"cpu_{options.dropin_cpu}_dropin.csv"))
+    show(root / "docs" / "drop-in.md", numpy, options.check, "numpy")
     show(root / "docs" / "cpu.md", processor(read(f"cpu_{options.cpu}.csv")), options.check)
 
 
