@@ -260,7 +260,8 @@ for n in (30, 100, 4096):
 @pytest.mark.gpu
 def test_fork_after_the_gpu(prints, record):
     program = """
-import os, sys
+import os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python's own, of fork with threads alive
 import numpy as np
 a = np.ones((300, 300), np.float32)
 assert (a @ a == 300).all()
