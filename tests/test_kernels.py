@@ -284,7 +284,7 @@ def test_offsets_beyond_32_bits(forced, far):
 @every_op_pair
 def test_infinities_and_nan_go_where_ieee_sends_them(forced, ops):
     """One row and one column are special; all others stay as they are."""
-    for m, n, k in [(6, 5, 4), (8, 8, 8), (35, 34, 33), (1, 50, 20), (50, 1, 20)]:
+    for m, n, k in [(6, 5, 4), (8, 8, 8), (35, 34, 33), (1, 50, 20), (50, 1, 20), (20, 24, 130)]:
         for special in (NAN, INF, -INF):
             for alpha, beta in [(1.0, 0.0), (2.0, 1.0)]:
                 problem = Problem(Product(m, n, k, *ops, alpha, beta, gap=(1, 1, 1)))
@@ -309,7 +309,7 @@ def test_range(forced, data):
     if forced.mode == "tf32" and data in ("subnormal", "tiny_products"):
         return  # 11 bits are promised of normal numbers only
     for ops in shapes.OP_PAIRS:
-        for m, n, k in [(9, 7, 5), (33, 33, 33), (1, 40, 64), (40, 1, 64), (8, 8, 8)]:
+        for m, n, k in [(9, 7, 5), (33, 33, 33), (1, 40, 64), (40, 1, 64), (8, 8, 8), (24, 40, 160)]:
             for beta in (0.0, 1.0):
                 product = Product(m, n, k, *ops, 1.0, beta, data=data)
                 got = forced.solve(product)
@@ -323,7 +323,16 @@ def test_range(forced, data):
 @every_op_pair
 def test_the_last_step_rounds_once(forced, ops):
     """fma(alpha, acc, beta*C), and alpha == 1 multiplies nothing. A BLAS may do it its own way."""
-    for m, n, k in [(33, 35, 17), (8, 8, 8), (5, 7, 9), (1, 61, 40), (61, 1, 40), (130, 67, 33), (4, 4, 4)]:
+    for m, n, k in [
+        (33, 35, 17),
+        (8, 8, 8),
+        (5, 7, 9),
+        (1, 61, 40),
+        (61, 1, 40),
+        (130, 67, 33),
+        (4, 4, 4),
+        (20, 24, 130),
+    ]:
         for alpha, beta in [(0.3, -0.7), (1.0, -0.7), (0.3, 1.0), (0.3, 0.0)]:
             problem = Problem(Product(m, n, k, *ops, alpha, beta, gap=(1, 1, 1)))
             a, b, c = problem.operands()

@@ -21,6 +21,8 @@ MULTIPLIES = {
     "half_wgmma": ("HGMMA", "90a"),
     "wmma_tf32": ("HMMA.168", "80"),
     "mma_tf32": ("HMMA.168", "80"),
+    "wgmma_tf32": ("HGMMA", "90a"),
+    "mma_split": ("HMMA.16816", "80"),
 }
 # Words that a function may read back from its stack among its multiplies: the widest tile lacks one register.
 READ_BACK = {"wgmma": 1}

@@ -15,11 +15,13 @@ namespace pyblas {
     X(coalesced)                                                                                                       \
     X(smem_tile)                                                                                                       \
     X(thread_tile_1d)                                                                                                  \
-    X(thread_tile_2d) X(vectorized) X(conflict_free) X(double_buffer) X(async_pipeline) X(wmma_tf32) X(mma_tf32)
+    X(thread_tile_2d)                                                                                                  \
+    X(vectorized) X(conflict_free) X(double_buffer) X(async_pipeline) X(wmma_tf32) X(mma_tf32) X(wgmma_tf32)
 #define PYBLAS_SHIPPED_FAMILIES(X)                                                                                     \
     X(warp_tile)                                                                                                       \
     X(producer_tile)                                                                                                   \
-    X(box_tile) X(split_k) X(stream_k) X(skinny) X(small_batch) X(wgmma) X(wgmma_skinny) X(half_tile) X(half_wgmma)
+    X(box_tile)                                                                                                        \
+    X(split_k) X(stream_k) X(skinny) X(small_batch) X(wgmma) X(wgmma_skinny) X(mma_split) X(half_tile) X(half_wgmma)
 #else
 #define PYBLAS_LADDER_FAMILIES(X)
 #define PYBLAS_SHIPPED_FAMILIES(X)

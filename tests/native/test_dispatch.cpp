@@ -191,8 +191,9 @@ void check_gpu_rows(int count, char **arguments) {
     for (int i = 0; const Kernel *kernel = kernel_at(i); ++i) {
         const std::string family = kernel->family;
         bool ladder = false; // its steps are there to be called by name
-        for (const char *step : {"naive", "coalesced", "smem_tile", "thread_tile_1d", "thread_tile_2d", "vectorized",
-                                 "conflict_free", "double_buffer", "async_pipeline", "wmma_tf32", "mma_tf32"})
+        for (const char *step :
+             {"naive", "coalesced", "smem_tile", "thread_tile_1d", "thread_tile_2d", "vectorized", "conflict_free",
+              "double_buffer", "async_pipeline", "wmma_tf32", "mma_tf32", "wgmma_tf32"})
             ladder |= family == step;
         // Half as fast as f16x2, and what that cannot hold goes to multiply-adds.
         // And sums that are added every 64 of k cost a fifth more than those that cuBLAS's equal.

@@ -260,6 +260,8 @@ __device__ __forceinline__ bool arrive(uint32_t *counter, uint32_t others) {
 //
 //     rows      16 x 8 of k (TF32)     words i: row group + i % 2 * 8, k own + i / 2 * 4
 //     columns   8 of k x 8             words i: k own + i * 4, column group
+//     rows      16 x 16 of k (BF16)    words i, two of k: row group + i % 2 * 8, k 2 own + i / 2 * 8
+//     columns   16 of k x 8            words i: k 2 own + i * 8, column group
 //     sums      16 x 8                 i: row group + i / 2 * 8, column 2 own + i % 2
 // ---------------------------------------------------------------------------------------------------------------------
 
@@ -284,6 +286,23 @@ __device__ __forceinline__ void multiply_tf32(float (&sums)[4], const uint32_t (
         "{%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(columns[0]), "r"(columns[1]));
+}
+
+__device__ __forceinline__ void multiply_bf16(float (&sums)[4], const uint32_t (&rows)[4], uint32_t column_word,
+                                              uint32_t next_column_word) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(column_word), "r"(next_column_word));
+}
+
+// Four matrices of 8 rows by 8 16-bit numbers from shared memory, as words of rows or columns. Lane i has the address
+// of row i % 8 of matrix i / 8, 16 bytes.
+__device__ __forceinline__ void load_matrices(uint32_t (&words)[4], const uint16_t *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(shared_address(row))
+                 : "memory");
 }
 #endif
 
@@ -526,6 +545,16 @@ __device__ __forceinline__ void multiply(float (&acc)[128], uint64_t a, uint64_t
 }
 
 template <Number Type, bool AcrossA = false, bool AcrossB = false>
+__device__ __forceinline__ void multiply(float (&acc)[96], uint64_t a, uint64_t b, int accumulate) {
+    if constexpr (Type == Number::f16)
+        PYBLAS_WGMMA(192, "f16", PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R32C, 96, 97, 98, 99, 100, PYBLAS_F32(acc, 0),
+                     PYBLAS_F32(acc, 32), PYBLAS_F32(acc, 64));
+    else
+        PYBLAS_WGMMA(192, "bf16", PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R32C, 96, 97, 98, 99, 100, PYBLAS_F32(acc, 0),
+                     PYBLAS_F32(acc, 32), PYBLAS_F32(acc, 64));
+}
+
+template <Number Type, bool AcrossA = false, bool AcrossB = false>
 __device__ __forceinline__ void multiply(float (&acc)[72], uint64_t a, uint64_t b, int accumulate) {
     if constexpr (Type == Number::f16)
         PYBLAS_WGMMA(144, "f16", PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R8(64, 65, 66, 67, 68, 69, 70, 71), 72, 73, 74,
@@ -537,6 +566,25 @@ __device__ __forceinline__ void multiply(float (&acc)[72], uint64_t a, uint64_t 
                      75, 76, PYBLAS_F8(acc, 0), PYBLAS_F8(acc, 8), PYBLAS_F8(acc, 16), PYBLAS_F8(acc, 24),
                      PYBLAS_F8(acc, 32), PYBLAS_F8(acc, 40), PYBLAS_F8(acc, 48), PYBLAS_F8(acc, 56),
                      PYBLAS_F8(acc, 64));
+}
+
+// acc += a * b for 64 x 256 outputs and 8 of k of TF32, both contiguous along k. Bits beyond TF32 are not looked at.
+__device__ __forceinline__ void multiply_tf32(float (&acc)[128], uint64_t a, uint64_t b) {
+    asm volatile("{\n"
+                 ".reg .pred accumulate;\n"
+                 "setp.eq.b32 accumulate, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n256k8.f32.tf32.tf32 {" PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R32C
+                 "," PYBLAS_R32D "}, %128, %129, accumulate, 1, 1;\n"
+                 "}"
+                 : PYBLAS_F32(acc, 0), PYBLAS_F32(acc, 32), PYBLAS_F32(acc, 64), PYBLAS_F32(acc, 96)
+                 : "l"(a), "l"(b));
+}
+
+// The nearest number of TF32's 11 bits; of two, the even one, as the copy engine rounds.
+__device__ __forceinline__ uint32_t tf32_to_even(float value) {
+    uint32_t word;
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(word) : "f"(value));
+    return word;
 }
 
 // The same for FP16 and 16 to 128 columns, with a from the registers of the warpgroup.

@@ -72,15 +72,16 @@ inline bool can_map(const Operand &operand, int64_t batch) {
 
 // Boxes of box_length floats of box_columns stored columns. Coordinates are the place in a column, the column, 0 and
 // the matrix; zeros stand for what is outside. By quads, columns are counted four at a time, and a box has the first
-// ones of its quads, then the second ones, and so on; their number is a multiple of four then.
+// ones of its quads, then the second ones, and so on; their number is a multiple of four then. With the type TFLOAT32
+// the engine rounds to the nearest number of TF32, of two to the even one.
 inline Status map_matrices(const Operand &operand, int64_t length, int64_t columns, int64_t batch, int box_length,
-                           int box_columns, bool by_quads, CUtensorMapSwizzle swizzle, MatrixMap *mapped) {
+                           int box_columns, bool by_quads, CUtensorMapSwizzle swizzle, MatrixMap *mapped,
+                           CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32) {
     const bool many = batch > 1 && operand.stride != 0;
     mapped->step = !many ? 0 : operand.stride < 0 ? -1 : 1;
     mapped->first = many && operand.stride < 0 ? static_cast<int>(batch - 1) : 0;
     const int group = by_quads ? 4 : 1;
-    return encode_map(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, operand.matrix<float>(mapped->first),
-                      {length, columns / group, group, many ? batch : 1},
+    return encode_map(type, operand.matrix<float>(mapped->first), {length, columns / group, group, many ? batch : 1},
                       {operand.ld * group * 4, operand.ld * 4, many ? std::abs(operand.stride) * 4 : 16},
                       {box_length, box_columns / group, group, 1}, swizzle, &mapped->map);
 }

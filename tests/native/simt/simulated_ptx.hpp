@@ -34,7 +34,7 @@ void wait_copies() {
     simulator::wait_copies(Pending);
 }
 
-#define PYBLAS_HAS_WGMMA 1 // barriers in shared memory and bulk copies; the multiplies are not here
+#define PYBLAS_HAS_WGMMA 1 // barriers in shared memory, bulk copies and the multiplies of TF32; the others are not here
 
 __attribute__((always_inline)) inline void init_barrier(uint64_t *barrier, int arrivals) {
     simulator::init_barrier(barrier, arrivals, __builtin_return_address(0));
@@ -136,6 +136,59 @@ inline void multiply_tf32(float (&sums)[4], const uint32_t (&rows)[4], const uin
             sum += double(float_of(all[(group * 4 + k % 4) * 6 + k / 4 * 2 + i / 2])) *
                    double(float_of(all[((2 * own + i % 2) * 4 + k % 4) * 6 + 4 + k / 4]));
         sums[i] = static_cast<float>(sum);
+    }
+}
+
+// Of a block's dynamic part, which begins where the swizzle does.
+inline uint32_t shared_address(const void *shared) {
+    return static_cast<uint32_t>(static_cast<const char *>(shared) -
+                                 static_cast<const char *>(simulator::dynamic_shared_memory()));
+}
+inline void publish_stores() {}
+template <int Size>
+void fence_accumulators(float (&)[Size]) {}
+inline void commit_multiplies() {}
+template <int Pending>
+void wait_multiplies() {
+    __syncwarp(); // lanes have multiplied together
+}
+template <int Pending, int Size>
+void wait_multiplies(float (&)[Size]) {
+    __syncwarp();
+}
+
+inline uint32_t tf32_to_even(float value) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7fffffff) >= 0x7f800000)
+        return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fffffff : bits;
+    return (bits + 0xfff + (bits >> 13 & 1)) & ~uint32_t{0x1fff};
+}
+
+// At once, and each thread its own sums. Numbers are rounded here, as nobody has rounded those of the copy engine.
+__attribute__((always_inline)) inline void multiply_tf32(float (&acc)[128], uint64_t a, uint64_t b) {
+    const char *const memory = static_cast<const char *>(simulator::dynamic_shared_memory());
+    const auto read = [memory](uint64_t descriptor, int row, double (&eight)[8]) {
+        for (int k = 0; k < 8; ++k) {
+            const uint32_t address = (static_cast<uint32_t>(descriptor & 0x3fff) << 4) +
+                                     static_cast<uint32_t>(row / 8 * 1024 + row % 8 * 128 + k * 4);
+            eight[k] = static_cast<double>(
+                float_of(tf32_to_even(*reinterpret_cast<const float *>(memory + (address ^ (address >> 7 & 7) << 4)))));
+        }
+    };
+    const int thread = static_cast<int>(threadIdx.x) % 128, group = thread % 32 / 4, own = thread % 4;
+    double rows[2][8], column[8];
+    for (int half = 0; half < 2; ++half)
+        read(a, thread / 32 * 16 + group + half * 8, rows[half]);
+    for (int n = 0; n < 64; ++n) {
+        read(b, n / 2 * 8 + own * 2 + n % 2, column);
+        for (int half = 0; half < 2; ++half) {
+            float &sum = acc[n / 2 * 4 + half * 2 + n % 2];
+            double exact = static_cast<double>(sum);
+            for (int k = 0; k < 8; ++k)
+                exact += rows[half][k] * column[k];
+            sum = static_cast<float>(exact);
+        }
     }
 }
 
