@@ -16,6 +16,7 @@ import engines
 import pyblas_sgemm
 from engines import SUCCESS, ffi, lib, message
 from problems import Problem, Product
+from test_gemm_ex import BF16, F16, F32, Case
 
 PRODUCTS = [
     Product(33, 17, 65),
@@ -32,22 +33,35 @@ PRODUCTS = [
     Product(16, 8, 9, batch=40, pointers=True),
 ]
 
+# Of 16-bit matrices: such as the copy engine takes, several tiles of them side by side, and such as it does not.
+HALF_PRODUCTS = [
+    Case(33, 17, 65, "NN", (F16, F32)),
+    Case(520, 136, 200, "NT", (BF16, BF16), beta=0.5),
+    Case(136, 264, 72, "TN", (F16, F16), alpha=-1.0, gap=(8, 8, 8)),
+    Case(264, 40, 136, "TT", (BF16, F32), alpha=0.5, beta=1.0, gap=(1, 2, 3), offset=(1, 2, 3)),
+    Case(16, 24, 0, "NN", (F16, BF16), beta=0.5),
+    Case(24, 40, 136, "NN", (F16, F32), batch=5),
+]
+
 
 def main(patterns: list[str]) -> None:
     gpu = engines.Gpu()
     gpu.xp.cuda.set_allocator(None)  # a pool would hide where an array ends
     handle = gpu.handle()
-    modes = {row.name: row.modes for row in pyblas_sgemm.kernels() if row.engine == "gpu" and "float32" in row.types}
-    rows = list(modes)
+    known = {row.name: row for row in pyblas_sgemm.kernels() if row.engine == "gpu"}
+    rows = list(known)
     if patterns:
         rows = [row for row in rows if any(fnmatch.fnmatch(row, pattern) for pattern in patterns)]
         assert rows, f"no kernel is called {' or '.join(patterns)}"
     done = dict.fromkeys(rows if patterns else ["", *rows], 0)
     for name in done:
-        mode = "fp32" if not name or "fp32" in modes[name] else modes[name][0]
+        mode = "fp32" if not name or "fp32" in known[name].modes else known[name].modes[0]
         assert lib.pyblasSetKernel(handle, name.encode()) == SUCCESS, message()
         assert lib.pyblasSetComputeMode(handle, engines.MODES[mode]) == SUCCESS, message()
-        for product in PRODUCTS:
+        for case in HALF_PRODUCTS if not name or "float16" in known[name].types else []:
+            case.solve(gpu, handle)
+            done[name] += 1
+        for product in PRODUCTS if not name or "float32" in known[name].types else []:
             problem = Problem(product)
             blocks = problem.blocks(gpu)
             status = problem.call(gpu, handle, blocks)
