@@ -535,26 +535,6 @@ __device__ __forceinline__ void multiply(float (&acc)[64], uint64_t a, uint64_t 
 }
 
 template <Number Type, bool AcrossA = false, bool AcrossB = false>
-__device__ __forceinline__ void multiply(float (&acc)[128], uint64_t a, uint64_t b, int accumulate) {
-    if constexpr (Type == Number::f16)
-        PYBLAS_WGMMA(256, "f16", PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R32C "," PYBLAS_R32D, 128, 129, 130, 131, 132,
-                     PYBLAS_F32(acc, 0), PYBLAS_F32(acc, 32), PYBLAS_F32(acc, 64), PYBLAS_F32(acc, 96));
-    else
-        PYBLAS_WGMMA(256, "bf16", PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R32C "," PYBLAS_R32D, 128, 129, 130, 131, 132,
-                     PYBLAS_F32(acc, 0), PYBLAS_F32(acc, 32), PYBLAS_F32(acc, 64), PYBLAS_F32(acc, 96));
-}
-
-template <Number Type, bool AcrossA = false, bool AcrossB = false>
-__device__ __forceinline__ void multiply(float (&acc)[96], uint64_t a, uint64_t b, int accumulate) {
-    if constexpr (Type == Number::f16)
-        PYBLAS_WGMMA(192, "f16", PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R32C, 96, 97, 98, 99, 100, PYBLAS_F32(acc, 0),
-                     PYBLAS_F32(acc, 32), PYBLAS_F32(acc, 64));
-    else
-        PYBLAS_WGMMA(192, "bf16", PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R32C, 96, 97, 98, 99, 100, PYBLAS_F32(acc, 0),
-                     PYBLAS_F32(acc, 32), PYBLAS_F32(acc, 64));
-}
-
-template <Number Type, bool AcrossA = false, bool AcrossB = false>
 __device__ __forceinline__ void multiply(float (&acc)[72], uint64_t a, uint64_t b, int accumulate) {
     if constexpr (Type == Number::f16)
         PYBLAS_WGMMA(144, "f16", PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R8(64, 65, 66, 67, 68, 69, 70, 71), 72, 73, 74,

@@ -3,9 +3,8 @@
 //
 //     A, B --copy engine, or loads where it does not take them--> tiles --wgmma--> sums --> C, rounded once
 //
-// 384 threads, 216 registers where it multiplies, 197 KB. Sums of 256 x 128 outputs fill the registers and stay in the
-// tensor cores for 8192 of k, as long as cuBLAS's do for all of k; beyond that their totals lie in the workspace. Those
-// of the other tiles leave the tensor cores every 64 of k. Refuses sizes beyond 2^30.
+// 384 threads, 184 registers where it multiplies, 193 KB. Sums leave the tensor cores every 512 of k and are added in
+// FP32. Refuses sizes beyond 2^30.
 #include "half_wgmma.cuh"
 
 #include <algorithm>
@@ -44,37 +43,17 @@ double cost(const Problem &problem, const Device &device) {
     return kStartSeconds + std::max(multiply, bytes / device.bandwidth);
 }
 
-template <class Tile>
-size_t workspace(const Problem &problem, const Device &device) {
-    const bool several = Tile::kTotalsInMemory && problem.k > Tile::kPart;
-    return several ? static_cast<size_t>(device.multiprocessors) * Tile::kTotalsBytes : 0;
-}
-
 // 64 of k of one tile, and what a tile costs beside them.
-struct Small : HalfTile<128, 128, 6, kStageDepth> {
-    static constexpr double kStageSeconds = 0.48e-6, kTileSeconds = 5e-6;
-};
-struct Fast : HalfTile<256, 128, 4, 8192> {
-    static constexpr double kStageSeconds = 0.7e-6, kTileSeconds = 6e-6;
-};
-struct Exact : HalfTile<128, 256, 4, kStageDepth> {
-    static constexpr double kStageSeconds = 0.85e-6, kTileSeconds = 7e-6;
+struct Square : HalfTile<128, 6, 512> {
+    static constexpr double kStageSeconds = 0.37e-6, kTileSeconds = 3e-6;
 };
 
-template <class Tile>
-constexpr Footprint kFootprint{Tile::kThreads, 1, Tile::kSharedBytes};
+constexpr Footprint kFootprint{Square::kThreads, 1, Square::kSharedBytes};
 
-// clang-format off
-#define PYBLAS_HALF_WGMMA_ROW(name, Tile)                                                                              \
-    {"half_wgmma_" name, "half_wgmma", Engine::gpu, modes(ComputeMode::fp32), 90, true, refuses<Tile>,                 \
-     workspace<Tile>, cost<Tile>, multiply_halves<Tile>, false, kFootprint<Tile>, nullptr, kHalfTypes}
-// clang-format on
 constexpr Kernel kRows[] = {
-    PYBLAS_HALF_WGMMA_ROW("128x128x64", Small),
-    PYBLAS_HALF_WGMMA_ROW("256x128x64", Fast),
-    PYBLAS_HALF_WGMMA_ROW("128x256x64", Exact),
+    {"half_wgmma_128x128x64", "half_wgmma", Engine::gpu, modes(ComputeMode::fp32), 90, true, refuses<Square>, nullptr,
+     cost<Square>, multiply_halves<Square>, false, kFootprint, nullptr, kHalfTypes},
 };
-#undef PYBLAS_HALF_WGMMA_ROW
 
 } // namespace
 

@@ -6,9 +6,9 @@
 //     boxes by the copy engine, or, where an address or a  --->  | A, B | A, B | ...  --->  64 x BM sums in the tensor
 //     leading dimension does not suit it, loads and stores                                  cores, for each 64 columns
 //
-// After a part of k the sums leave the tensor cores and are added in FP32: every 64 in registers, or, where sums fill
-// the registers, every 8192 in memory. Two blocks of a cluster have neighbouring tile rows, and each brings half of the
-// columns' tile to both. As in wgmma.cuh, the instruction's rows are columns of C.
+// After a part of k the sums leave the tensor cores and are added in FP32, in registers. Two blocks of a cluster have
+// neighbouring tile rows, and each brings half of the columns' tile to both. As in wgmma.cuh, the instruction's rows
+// are columns of C.
 #pragma once
 
 #include <algorithm>
@@ -30,22 +30,20 @@ namespace pyblas {
 constexpr int kLineBytes = kSwizzledRowBytes, kLine = kLineBytes / 2; // 64 numbers that lie together
 constexpr int kStageDepth = 64;                                       // of k
 
-// BM x BN outputs of C for a block; a warpgroup has half of the columns, 64 at a time, each with sums of parts of k.
-template <int BM_, int BN_, int Stages_, int Part_>
+// BM x 128 outputs of C for a block; each of two warpgroups has half of the columns. Part: of k, whose sums stay in the
+// tensor cores.
+template <int BM_, int Stages_, int Part_>
 struct HalfTile {
-    static constexpr int BM = BM_, BN = BN_, kStages = Stages_, kPart = Part_, kGroups = 2;
-    static constexpr int kGroupN = BN / kGroups, kPieces = kGroupN / 64, kSums = BM / 2; // of a thread, for 64 columns
-    static constexpr bool kTotalsInMemory = kPart > kStageDepth;
+    static constexpr int BM = BM_, BN = 128, kStages = Stages_, kPart = Part_, kGroups = 2;
+    static constexpr int kGroupN = BN / kGroups, kSums = BM / 2; // of a thread
     static constexpr int kThreads = (kGroups + 1) * 128;
     static constexpr int kBytesA = BM * kLineBytes, kStageBytes = (BM + BN) * kLineBytes;
     static constexpr int kSharedBytes = kSwizzleAtomBytes + kStages * (kStageBytes + 16);
-    static constexpr bool kFull = kPieces > 1; // of sums and their totals
-    static constexpr int kProducerRegisters = kFull ? 72 : 136, kConsumerRegisters = kFull ? 216 : 184;
-    static constexpr int kTogether = kFull ? 4 : 16; // lines that a warp loads at once
-    static constexpr int kTotalsBytes = BM * BN * 4; // of a block
+    static constexpr int kProducerRegisters = 136, kConsumerRegisters = 184;
+    static constexpr int kTogether = 16; // lines that a warp loads at once
 
-    static_assert(BM % 64 == 0 && BN % 128 == 0, "lines and pieces tile the block");
-    static_assert(!kTotalsInMemory || (kPieces == 1 && kPart % kStageDepth == 0), "one piece stays in the registers");
+    static_assert(BM % 64 == 0 && kGroupN == 64, "lines and an instruction's rows tile the block");
+    static_assert(kPart % kStageDepth == 0, "whole stages");
     static_assert(kSharedBytes <= 227 * 1024, "what a block can have");
 };
 
@@ -55,7 +53,6 @@ struct HalfPlan {
     bool shared_a, shared_b;       // one matrix for all products
     int cluster;                   // blocks; 2 only if the copy engine takes both
     int rows, columns, tiles;      // tile rows in whole clusters, tile columns, all of all products
-    float4 *totals;                // of each block, where they are in memory
 };
 
 struct HalfPlace {
@@ -265,93 +262,46 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         const int own_column = group * Tile::kGroupN;
         const uint64_t origin_a = tile_descriptor(address);
         const uint64_t origin_b = tile_descriptor(address + Tile::kBytesA + own_column * kLineBytes);
+        const auto release = [&](int of) {
+            if (lane < plan.cluster)
+                ptx::arrive_in_block(empty + of, plan.cluster > 1 ? lane : 0);
+        };
         int stage = 0;
         uint32_t parity = 0;
         for (int number = first_tile; number < plan.tiles; number += next_tile) {
-            float total[Tile::kPieces][Tile::kSums] = {};
+            float total[Tile::kSums] = {}, acc[Tile::kSums];
+            constexpr int kChunks = Tile::kPart / kStageDepth;
+#pragma unroll 1
+            for (int chunk = 0; chunk < chunks; chunk += kChunks) {
+                const int count = min(kChunks, chunks - chunk);
+                int before = 0;
 
-            // multiply
-            const auto multiply = [&](int piece, float (&sums)[Tile::kSums], bool onto) {
-                ptx::wait(full + stage, parity);
-                const uint64_t at = descriptor_step(stage * Tile::kStageBytes);
-#pragma unroll
-                for (int step = 0; step < kStageDepth / 16; ++step)
-                    ptx::multiply<kNumber, AcrossB, AcrossA>(
-                        sums, origin_b + at + descriptor_step(piece * 64 * kLineBytes + depth_step(AcrossB, step * 16)),
-                        origin_a + at + descriptor_step(depth_step(AcrossA, step * 16)), onto || step > 0);
-                ptx::commit_multiplies();
-            };
-            const auto release = [&](int of) {
-                if (lane < plan.cluster)
-                    ptx::arrive_in_block(empty + of, plan.cluster > 1 ? lane : 0);
-            };
-            if constexpr (Tile::kTotalsInMemory) {
-                float (&sums)[Tile::kSums] = total[0];
-                float4 *const totals =
-                    plan.totals + (static_cast<int64_t>(blockIdx.x) * Tile::kGroups + group) * (Tile::kSums / 4 * 128) +
-                    thread;
-                constexpr int kTogether = 8;
-                const auto add_totals = [&] {
-#pragma unroll
-                    for (int first = 0; first < Tile::kSums / 4; first += kTogether) {
-                        float4 four[kTogether];
-#pragma unroll
-                        for (int i = 0; i < kTogether; ++i)
-                            four[i] = totals[(first + i) * 128];
-#pragma unroll
-                        for (int i = 0; i < kTogether; ++i) {
-                            float *const own = sums + (first + i) * 4;
-                            own[0] += four[i].x, own[1] += four[i].y, own[2] += four[i].z, own[3] += four[i].w;
-                        }
-                    }
-                };
-                constexpr int kChunks = Tile::kPart / kStageDepth;
-                int chunk = 0;
+                // multiply
+                ptx::fence_accumulators(acc);
 #pragma unroll 1
-                while (chunk < chunks) {
-                    const bool first = chunk == 0;
-                    const int end = min(chunks, chunk + kChunks);
-                    ptx::fence_accumulators(sums);
-                    int before = 0;
-#pragma unroll 1
-                    for (bool onto = false; chunk < end; ++chunk, onto = true) {
-                        multiply(0, sums, onto);
-                        ptx::wait_multiplies<1>();
-                        if (onto)
-                            release(before);
-                        before = stage;
-                        // advance
-                        if (++stage == Tile::kStages)
-                            stage = 0, parity ^= 1;
-                    }
-                    ptx::wait_multiplies<0>(sums);
-                    release(before);
-                    if (!first)
-                        add_totals();
-                    if (chunk < chunks)
+                for (int i = 0; i < count; ++i) {
+                    ptx::wait(full + stage, parity);
+                    const uint64_t at = descriptor_step(stage * Tile::kStageBytes);
 #pragma unroll
-                        for (int i = 0; i < Tile::kSums / 4; ++i)
-                            totals[i * 128] = float4{sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]};
-                }
-            } else {
-                float acc[Tile::kSums];
-#pragma unroll 1
-                for (int chunk = 0; chunk < chunks; ++chunk) {
-#pragma unroll
-                    for (int piece = 0; piece < Tile::kPieces; ++piece) {
-                        ptx::fence_accumulators(acc);
-                        multiply(piece, acc, false);
-                        ptx::wait_multiplies<0>(acc);
-                        if (piece == Tile::kPieces - 1)
-                            release(stage);
-#pragma unroll
-                        for (int i = 0; i < Tile::kSums; ++i)
-                            total[piece][i] += acc[i];
-                    }
+                    for (int k = 0; k < kStageDepth; k += 16)
+                        ptx::multiply<kNumber, AcrossB, AcrossA>(
+                            acc, origin_b + at + descriptor_step(depth_step(AcrossB, k)),
+                            origin_a + at + descriptor_step(depth_step(AcrossA, k)), i > 0 || k > 0);
+                    ptx::commit_multiplies();
+                    ptx::wait_multiplies<1>();
+                    if (i > 0)
+                        release(before);
+
                     // advance
+                    before = stage;
                     if (++stage == Tile::kStages)
                         stage = 0, parity ^= 1;
                 }
+                ptx::wait_multiplies<0>(acc);
+                release(before);
+#pragma unroll
+                for (int i = 0; i < Tile::kSums; ++i)
+                    total[i] += acc[i];
             }
 
             // store
@@ -365,19 +315,19 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
             constexpr int kParts = Tile::BM / (8 * kStoredPairs); // of rows
             // Rolled up, since this is the larger part of the code: each turn takes its sums out of the registers.
 #pragma unroll 1
-            for (int turn = 0; turn < Tile::kPieces * 2 * kParts; ++turn) {
-                const int part = turn % kParts, half = turn / kParts % 2, piece = turn / kParts / 2;
+            for (int turn = 0; turn < 2 * kParts; ++turn) {
+                const int part = turn % kParts, half = turn / kParts;
                 float2 sums[kStoredPairs];
 #pragma unroll
-                for (int candidate = 0; candidate < Tile::kPieces * 2 * kParts; ++candidate)
+                for (int candidate = 0; candidate < 2 * kParts; ++candidate)
                     if (candidate == turn) {
-                        const float *const from = total[candidate / kParts / 2] + candidate / kParts % 2 * 2 +
-                                                  candidate % kParts * 4 * kStoredPairs;
+                        const float *const from =
+                            total + candidate / kParts * 2 + candidate % kParts * 4 * kStoredPairs;
 #pragma unroll
                         for (int i = 0; i < kStoredPairs; ++i)
                             sums[i] = {from[i * 4], from[i * 4 + 1]};
                     }
-                const int across = piece * 64 + half * 8, down = part * 8 * kStoredPairs;
+                const int across = half * 8, down = part * 8 * kStoredPairs;
                 if (column + across >= problem.n)
                     continue;
                 char *const target = c + (down + across * problem.c.ld) * item;
@@ -399,26 +349,15 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 }
 
 // Boxes of 64 numbers that lie together by so many lines. False if the copy engine does not take the operand.
-inline Status lines_map(const Operand &operand, int64_t length, int64_t lines, int64_t batch, int box_lines,
-                        CUtensorMap *map, bool *taken) {
-    constexpr int64_t kMostStride = int64_t{1} << 39; // bytes
+inline bool lines_map(const Operand &operand, int64_t length, int64_t lines, int64_t batch, int box_lines,
+                      CUtensorMap *map) {
+    constexpr int64_t kMostStride = int64_t{1} << 38; // of elements
     const bool one = batch == 1 || operand.stride == 0;
-    const int64_t ld_bytes = operand.ld * 2, stride_bytes = one ? ld_bytes : operand.stride * 2;
-    *taken = reinterpret_cast<uintptr_t>(operand.data) % 16 == 0 && ld_bytes % 16 == 0 && stride_bytes % 16 == 0 &&
-             stride_bytes > 0 && ld_bytes < kMostStride && stride_bytes < kMostStride;
-    if (!*taken)
-        return kSuccess;
-    decltype(&cuTensorMapEncodeTiled) encode = nullptr;
-    PYBLAS_TRY(tensor_map_encoder(&encode));
-    const cuuint64_t extents[4] = {static_cast<cuuint64_t>(length), static_cast<cuuint64_t>(lines), 1,
-                                   static_cast<cuuint64_t>(one ? 1 : batch)};
-    const cuuint64_t strides[3] = {static_cast<cuuint64_t>(ld_bytes), static_cast<cuuint64_t>(ld_bytes),
-                                   static_cast<cuuint64_t>(stride_bytes)};
-    const cuuint32_t box[4] = {kLine, static_cast<cuuint32_t>(box_lines), 1, 1}, steps[4] = {1, 1, 1, 1};
-    *taken = encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, operand.data, extents, strides, box, steps,
-                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-    return kSuccess;
+    const int64_t stride = one ? operand.ld : operand.stride;
+    return reinterpret_cast<uintptr_t>(operand.data) % 16 == 0 && operand.ld % 8 == 0 && operand.ld < kMostStride &&
+           stride > 0 && stride % 8 == 0 && stride < kMostStride &&
+           box_map(CU_TENSOR_MAP_DATA_TYPE_UINT16, operand.data, {length, lines, 1, one ? 1 : batch},
+                   {operand.ld * 2, operand.ld * 2, stride * 2}, kLine, box_lines, map) == kSuccess;
 }
 
 template <class Tile>
@@ -428,10 +367,10 @@ Status multiply_halves(const Problem &problem, const Launch &launch_on) {
     HalfPlan plan = {};
     const bool reads = problem.k > 0 && problem.a.data && problem.b.data;
     if (reads) {
-        PYBLAS_TRY(lines_map(problem.a, across_a ? problem.m : problem.k, across_a ? problem.k : problem.m,
-                             problem.batch, across_a ? kStageDepth : Tile::BM, &map_a, &plan.by_engine_a));
-        PYBLAS_TRY(lines_map(problem.b, across_b ? problem.n : problem.k, across_b ? problem.k : problem.n,
-                             problem.batch, across_b ? kStageDepth : Tile::BN / 2, &map_b, &plan.by_engine_b));
+        plan.by_engine_a = lines_map(problem.a, across_a ? problem.m : problem.k, across_a ? problem.k : problem.m,
+                                     problem.batch, across_a ? kStageDepth : Tile::BM, &map_a);
+        plan.by_engine_b = lines_map(problem.b, across_b ? problem.n : problem.k, across_b ? problem.k : problem.n,
+                                     problem.batch, across_b ? kStageDepth : Tile::BN / 2, &map_b);
     }
     plan.shared_a = problem.a.stride == 0, plan.shared_b = problem.b.stride == 0;
     const int64_t rows = (problem.m + Tile::BM - 1) / Tile::BM, columns = (problem.n + Tile::BN - 1) / Tile::BN;
@@ -439,7 +378,6 @@ Status multiply_halves(const Problem &problem, const Launch &launch_on) {
     plan.rows = static_cast<int>((rows + plan.cluster - 1) / plan.cluster);
     plan.columns = static_cast<int>(columns);
     plan.tiles = static_cast<int>(plan.rows * columns * problem.batch);
-    plan.totals = static_cast<float4 *>(launch_on.workspace);
     const int64_t most = launch_on.device->multiprocessors / plan.cluster;
     Grid grid = {std::min<int64_t>(plan.tiles, most) * plan.cluster, Tile::kThreads, Tile::kSharedBytes,
                  launch_on.stream, true};

@@ -13,13 +13,10 @@ namespace pyblas {
 
 constexpr int kPlaneDepth = kSwizzledRowBytes / 2; // of k in one box
 
-// An operand of floats itself, if its lines and matrices begin at multiples of 16 bytes.
+// An operand of floats itself, by operand_map: its matrices in the order of their addresses, and one of them a stride.
 inline bool operand_has_map(const Operand &operand, int64_t lines, int64_t batch) {
     constexpr int64_t kMostStride = int64_t{1} << 38; // of elements
-    const bool one = batch == 1 || operand.stride == 0;
-    return !operand.array && reinterpret_cast<uintptr_t>(operand.data) % 16 == 0 && operand.ld % 4 == 0 &&
-           operand.ld < kMostStride / lines &&
-           (one || (operand.stride > 0 && operand.stride % 4 == 0 && operand.stride < kMostStride));
+    return can_map(operand, batch) && (batch == 1 || operand.stride >= 0) && operand.ld < kMostStride / lines;
 }
 
 // Boxes of 128 bytes of box_along numbers by box_lines lines, in any tensor of four dimensions.
