@@ -1,7 +1,8 @@
-"""How exact the library's products are beside cuBLAS in float32 and in TF32, as the table of docs/numerics.md.
+"""How exact the library's products are beside cuBLAS in float32 and in TF32, as the tables of docs/numerics.md: the kernel
+that is chosen, and every mode and scheme by itself.
 
-    python bench/errors.py            # prints the table
-    python bench/errors.py --write    # and puts it between the marks of docs/numerics.md
+    python bench/errors.py            # prints the tables
+    python bench/errors.py --write    # and puts them between the marks of docs/numerics.md
 
 Needs CuPy, cuBLAS and an installed pyblas_sgemm. What is exact comes from float64 products on the GPU.
 """
@@ -77,6 +78,41 @@ def errors(got: Any, exact: Any, magnitude: Any) -> str:
     return f"{norm:.1e}, {float((cp.abs(off) / magnitude).max()) / U:.2g}"
 
 
+# Modes, and schemes by the name of a kernel.
+WAYS: dict[str, tuple[str, str | None]] = {
+    "`fp32_pedantic`": ("fp32_pedantic", None),
+    "`f16x2`": ("fp32", "wgmma_128x128x64_f16x2"),
+    "`bf16x3`": ("fp32", "wgmma_128x128x64_bf16x3"),
+    "`mma_split`": ("fp32", "mma_split_128x64x32_bf16x3"),
+    "`tf32`": ("tf32", None),
+}
+
+
+def by_way(a: Any, b: Any, compute: str, kernel: str | None) -> Any:
+    c = cp.empty((SIDE, SIDE), dtype=cp.float32)
+    k = a.shape[1]
+    with pyblas_sgemm.Handle(device=0, compute=compute, kernel=kernel) as handle:
+        try:
+            pyblas_sgemm.sgemm("N", "N", SIDE, SIDE, k, 1, a, k, b, SIDE, 0, c, SIDE, order="C", handle=handle)
+        except pyblas_sgemm.NotSupportedError:  # too short for the scheme
+            return None
+        cp.cuda.get_current_stream().synchronize()
+    return c
+
+
+def table_of_ways() -> list[str]:
+    lines = [f"| data | k | {' | '.join(WAYS)} |", f"|---|---|{'---|' * len(WAYS)}"]
+    for name, make in DATA.items():
+        for k in DEPTHS:
+            a, b = make(cp.random.default_rng(k), k)
+            x, y = a.astype(cp.float64), b.astype(cp.float64)
+            exact, magnitude = x @ y, cp.abs(x) @ cp.abs(y)
+            results = [by_way(a, b, *way) for way in WAYS.values()]
+            cells = ["" if result is None else errors(result, exact, magnitude) for result in results]
+            lines.append(f"| {name} | {k} | {' | '.join(cells)} |")
+    return lines
+
+
 def table() -> list[str]:
     lines = ["| data | k | this library | cuBLAS float32 | cuBLAS TF32 | kernel |", "|---|---|---|---|---|---|"]
     for name, make in DATA.items():
@@ -93,10 +129,12 @@ def table() -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="rewrite the table of docs/numerics.md")
+    parser.add_argument("--write", action="store_true", help="rewrite the tables of docs/numerics.md")
     write = parser.parse_args().write
     name = cp.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    text = "\n".join([f"One {name}, C of {SIDE} x {SIDE}, the kernel that the library chooses.", "", *table()])
+    chosen = [f"One {name}, C of {SIDE} x {SIDE}, the kernel that the library chooses.", "", *table()]
+    by_name = ["The same input in the other modes, and to each scheme by itself.", "", *table_of_ways()]
+    text = "\n".join([*chosen, "", *by_name])
     print(text)
     if write:
         before, rest = DOCUMENT.read_text().split(BEGIN)
