@@ -1,13 +1,15 @@
 """Products of host arrays on GPUs, beside the bounds that the machine sets and beside cublasXtSgemm; and what 'auto' takes.
 
-    python bench/host_arrays.py large --sizes 32768 --caps 0 4 [--output CSV]     # GiB that may be used, 0: no limit
+    python bench/host_arrays.py large --sizes 32768 --caps 0 4     # GiB that may be used, 0: no limit
     python bench/host_arrays.py large --sizes 49152 --gpus 1 2 --peers none
-    python bench/host_arrays.py auto [--output CSV]
+    python bench/host_arrays.py auto
+
+They write bench/results/<GPU>-host-arrays.csv and <GPU>-auto.csv, of which bench/report.py makes a table.
 
 A row of `large` has the seconds of the product, of the same product with everything in GPU memory (compute), and of
 bringing A and B and taking C back at the link's speed, both at once (link); `of_bound` is the larger of the two over the
 product's. Pinned memory is the same arrays after cudaHostRegister. `auto` times the CPU engine and the GPU on a grid of
-shapes and says which of them device='auto' takes. Needs CuPy.
+shapes, and what device='auto' makes of them. Needs CuPy.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from typing import Any
 
 import cupy as cp
 import numpy as np
-from timing import _cublas_path, gpu_facts
+from timing import cublas_path, gpu_facts
 
 import pyblas_sgemm
+from bench import commit
 from pyblas_sgemm._cffi import ffi, lib
 from pyblas_sgemm._handle import implicit
 
@@ -50,18 +53,21 @@ def main() -> None:
     auto = commands.add_parser("auto")
     auto.add_argument("--seconds", type=float, default=0.05, help="spent on each shape and place, at least")
     for command in (large, auto):
-        command.add_argument("--output", type=Path)
+        command.add_argument("--output", type=Path, help="csv file")
+        command.add_argument("--commit", default=commit(), help="what is measured; git is asked if it is not given")
     options = parser.parse_args()
     rows = large_products(options) if options.command == "large" else automatic(options)
-    write(rows, options.output)
-
-
-def write(rows: Iterable[dict[str, Any]], output: Path | None) -> None:
     facts = gpu_facts()
-    about = {"gpu": facts["gpu"], "driver": facts["driver"], "processors": len(os.sched_getaffinity(0)),
+    name = facts["gpu"].lower().replace(" ", "-") + ("-host-arrays.csv" if options.command == "large" else "-auto.csv")
+    write(rows, {**facts, "commit": options.commit}, options.output or Path(__file__).parent / "results" / name)
+
+
+def write(rows: Iterable[dict[str, Any]], facts: dict[str, str], output: Path) -> None:
+    about = {"commit": facts["commit"], "gpu": facts["gpu"], "driver": facts["driver"], "processors": len(os.sched_getaffinity(0)),
              "date": datetime.date.today().isoformat()}  # fmt: skip
     writer = None
-    with output.open("w", newline="") if output else open(os.devnull, "w") as file:
+    output.parent.mkdir(exist_ok=True)
+    with output.open("w", newline="") as file:
         for row in rows:
             line = {**row, **about}
             if writer is None:
@@ -88,7 +94,7 @@ def large_products(options: argparse.Namespace) -> Iterable[dict[str, Any]]:
     for size in options.sizes:
         a, b, c = (random_matrix(size, seed) for seed in range(3))
         links = {gpus: link(a, c, gpus) for gpus in options.gpus}
-        resident = {0: resident_seconds(a, b)}
+        resident = resident_seconds(a, b)
         for memory in options.memory:
             if memory == "pinned":
                 in_parallel(lambda x: cp.cuda.runtime.hostRegister(x.ctypes.data, x.nbytes, 1), (a, b, c))
@@ -97,14 +103,12 @@ def large_products(options: argparse.Namespace) -> Iterable[dict[str, Any]]:
                 with pyblas_sgemm.Handle(**limit) as handle:
                     multiply(handle, gpus, a, b, c)
                     seconds = best(partial(multiply, handle, gpus, a, b, c), options.repeats)
-                yield row_of(size, memory, cap, gpus, "pyblas_sgemm", seconds, resident[0] / gpus, links[gpus], a, b, c)
+                yield row_of(size, memory, cap, gpus, "pyblas_sgemm", seconds, resident / gpus, links[gpus], a, b, c)
             if options.peers == "all":
-                for block in (4096, 8192):
-                    xt = CublasXt(block)
-                    seconds = best(partial(xt.sgemm, size, a, b, c), 1 if memory == "pageable" else 2)
-                    xt.close()
-                    yield row_of(size, memory, 0, 1, f"cublasXt block {block}", seconds, resident[0], links[options.gpus[0]],
-                                 a, b, c)  # fmt: skip
+                xt = CublasXt(block=8192)  # faster than with 4096
+                seconds = best(partial(xt.sgemm, size, a, b, c), 1 if memory == "pageable" else 2)
+                xt.close()
+                yield row_of(size, memory, 0, 1, "cublasXt", seconds, resident, links[options.gpus[0]], a, b, c)
         if "pinned" in options.memory:
             in_parallel(lambda x: cp.cuda.runtime.hostUnregister(x.ctypes.data), (a, b, c))
 
@@ -200,7 +204,7 @@ def link(a: Any, c: Any, gpus: int) -> tuple[float, float]:
 
 class CublasXt:
     def __init__(self, block: int) -> None:
-        self.library = ctypes.CDLL(_cublas_path())
+        self.library = ctypes.CDLL(cublas_path())
         self.handle = ctypes.c_void_p()
         self._check(self.library.cublasXtCreate(ctypes.byref(self.handle)))
         self._check(self.library.cublasXtDeviceSelect(self.handle, 1, (ctypes.c_int * 1)(0)))
@@ -247,7 +251,7 @@ def automatic(options: argparse.Namespace) -> Iterable[dict[str, Any]]:
     for m, n, k, batch in SHAPES:
         a, b, c = (np.resize(line, (batch, *shape)) for shape in ((m, k), (k, n), (m, n)))
         seconds = {}
-        for place in ("cpu", "cuda"):
+        for place in ("cpu", "cuda", "auto"):
             call = partial(
                 pyblas_sgemm.gemm_strided_batched, "N", "N", m, n, k, 1.0, a, k, m * k, b, n, k * n, 0.0, c, n, m * n,
                 batch, order="C", device=place,
@@ -257,11 +261,12 @@ def automatic(options: argparse.Namespace) -> Iterable[dict[str, Any]]:
             seconds[place] = best(call, max(3, min(200, int(options.seconds / once))))
         predicted = {place: predict(context, m, n, k, batch) for place, context in (("cpu", None), ("cuda", 0))}
         chosen = min(predicted, key=lambda place: predicted[place])
-        slower = seconds[chosen] / min(seconds.values())
+        slower = seconds["auto"] / min(seconds["cpu"], seconds["cuda"])
         worst = max(worst, slower)
         yield {
             "m": m, "n": n, "k": k, "batch": batch,
             "cpu_us": round(1e6 * seconds["cpu"], 1), "gpu_us": round(1e6 * seconds["cuda"], 1),
+            "auto_us": round(1e6 * seconds["auto"], 1),
             "predicted_cpu_us": round(1e6 * predicted["cpu"], 1), "predicted_gpu_us": round(1e6 * predicted["cuda"], 1),
             "auto": "gpu" if chosen == "cuda" else "cpu", "slower": round(slower, 3),
         }  # fmt: skip

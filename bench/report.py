@@ -1,4 +1,5 @@
-"""Turns the csv files of bench.py, host.py, dropin.py and dropin_cpu.py into the tables of README.md and docs/, between their marks.
+"""Turns the csv files of bench.py, host.py, host_arrays.py, dropin.py and dropin_cpu.py into the tables of README.md and
+docs/, between their marks.
 
 python bench/report.py            # rewrites the tables
 python bench/report.py --check    # fails if they are not those of the csv files
@@ -262,6 +263,39 @@ def processor(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def host_arrays(rows: list[Row], auto: list[Row]) -> str:
+    """Products of host arrays beside the bounds of the machine, then what device='auto' is worth."""
+    first = rows[0]
+    lines = [
+        (
+            f"One {first['gpu']} and {first['processors']} processors, driver {first['driver']}, commit {first['commit']},"
+            f" {first['date']}. Compute: the same product in GPU memory; link: A and B in, C out, at the speed of pinned"
+            " memory; of bound: the longer of the two over the time."
+        ),
+        "",
+        "| size | memory | GPU memory | GPUs | library | seconds | TFLOPS | compute | link | of bound |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        limit = f"{float(row['cap_gib']):g} GiB" if float(row["cap_gib"]) else "as much as there is"
+        lines.append(
+            f"| {row['size']} | {row['memory']} | {limit} | {row['gpus']} | {row['library']} | {float(row['seconds']):.3f}"
+            f" | {float(row['tflops']):.0f} | {float(row['compute_seconds']):.3f} | {float(row['link_seconds']):.3f}"
+            f" | {float(row['of_bound']):.2f} |"
+        )
+    worst = max(auto, key=lambda row: float(row["slower"]))
+    on_gpu = sum(float(row["gpu_us"]) < float(row["cpu_us"]) for row in auto)
+    lines += [
+        "",
+        (
+            f"`auto` on {len(auto)} shapes of pageable memory, of which {on_gpu} are sooner on the GPU (commit {auto[0]['commit']},"
+            f" {auto[0]['date']}): at most {float(worst['slower']):.2f} times the better of CPU and GPU, for {worst['batch']} x"
+            f" {worst['m']} x {worst['n']} x {worst['k']}."
+        ),
+    ]
+    return "\n".join(lines)
+
+
 def read(name: str) -> list[Row]:
     with (HERE / "results" / name).open(newline="") as file:
         return list(csv.DictReader(file))
@@ -303,6 +337,8 @@ def main() -> None:
     show(root / "docs" / "drop-in.md", programs(read(f"{options.gpu}-dropin.csv")), options.check)
     numpy = numpy_programs(read(f"cpu_{options.dropin_cpu}_dropin.csv"))
     show(root / "docs" / "drop-in.md", numpy, options.check, "numpy")
+    large, auto = read(f"{options.gpu}-host-arrays.csv"), read(f"{options.gpu}-auto.csv")
+    show(root / "docs" / "host-arrays.md", host_arrays(large, auto), options.check)
     show(root / "docs" / "cpu.md", processor(read(f"cpu_{options.cpu}.csv")), options.check)
 
 

@@ -105,7 +105,7 @@ class Cublas(Gemm):
     """cublasSgemm in strict FP32: the default math mode never uses TF32, the mode tf32 asks for it."""
 
     def __init__(self, stream: cp.cuda.Stream, compute: str = "fp32") -> None:
-        library = ctypes.CDLL(_cublas_path())
+        library = ctypes.CDLL(cublas_path())
         handle = ctypes.c_void_p()
         _check(library.cublasCreate_v2(ctypes.byref(handle)))
         _check(library.cublasSetStream_v2(handle, ctypes.c_void_p(stream.ptr)))
@@ -176,7 +176,7 @@ def _check(status: int) -> None:
         raise LibraryError(f"cuBLAS answers {status}")
 
 
-def _cublas_path() -> str:
+def cublas_path() -> str:
     """libcublas of the nvidia wheels if they are there, otherwise the system's."""
     found = importlib.util.find_spec("nvidia")
     for folder in found.submodule_search_locations or [] if found else []:

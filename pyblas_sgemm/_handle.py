@@ -225,14 +225,14 @@ def _gpu_is_sooner(number: int, predict: Callable[[Context], float]) -> bool:
         return False
     try:
         gpu = implicit(number)
+        if number not in _least_seconds:
+            seconds = ffi.new("double *")
+            check(lib.pyblasXtPredict(gpu.c, 0, 0, 1, 1, 1, 1, seconds))
+            _least_seconds[number] = float(seconds[0])
+        return predict(gpu) < on_cpu
     except SgemmError:  # there is none that can be used
         _least_seconds[number] = float("inf")
         return False
-    if number not in _least_seconds:
-        seconds = ffi.new("double *")
-        check(lib.pyblasXtPredict(gpu.c, 0, 0, 1, 1, 1, 1, seconds))
-        _least_seconds[number] = float(seconds[0])
-    return predict(gpu) < on_cpu
 
 
 def _as_sequence(function: str, devices: object) -> Sequence[object]:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -287,7 +288,27 @@ Status HostProducts::multiply(pyblasContext &handle, const Problem &problem, con
     return verdict(function, grid, shares);
 }
 
-// Products that are little but copies, of memory such as callers have.
+namespace {
+
+// A product with the least leading dimensions, its matrices one behind the other.
+Problem packed(float *memory, int64_t m, int64_t n, int64_t k) {
+    Problem problem;
+    problem.m = m, problem.n = n, problem.k = k;
+    problem.alpha.value = 1;
+    problem.a = {memory, nullptr, m, 0, Dtype::f32};
+    problem.b = {memory + m * k, nullptr, k, 0, Dtype::f32};
+    problem.c = {memory + m * k + k * n, nullptr, m, 0, Dtype::f32};
+    return problem;
+}
+
+// Seconds for which copies go both ways at once, at most.
+double both_ways(const Plan &plan, const Rates &rates) {
+    return std::min(static_cast<double>(plan.bytes_in) / rates.in, static_cast<double>(plan.bytes_out) / rates.out);
+}
+
+} // namespace
+
+// By products that are little but copies, of memory such as callers have.
 Status HostProducts::measure(pyblasContext &handle, Rates *rates) {
     constexpr int64_t kLong = 8192, kWide = 2048;
     const size_t count = kLong * kWide + 2 * kLong;
@@ -296,13 +317,7 @@ Status HostProducts::measure(pyblasContext &handle, Rates *rates) {
         return fail(PYBLAS_STATUS_ALLOC_FAILED, "out of host memory for %zu floats", count);
     std::fill(memory.get(), memory.get() + count, 1.0f);
     const pyblasXtProgress_t told = std::exchange(progress, nullptr);
-    const auto seconds_of = [&](int64_t m, int64_t n, int64_t k, double *seconds) {
-        Problem problem;
-        problem.m = m, problem.n = n, problem.k = k;
-        problem.alpha.value = 1;
-        problem.a = {memory.get(), nullptr, m, 0, Dtype::f32};
-        problem.b = {memory.get() + m * k, nullptr, k, 0, Dtype::f32};
-        problem.c = {memory.get() + m * k + k * n, nullptr, m, 0, Dtype::f32};
+    const auto seconds_of = [&](const Problem &problem, double *seconds) {
         *seconds = 1e9;
         for (int i = 0; i < 8; ++i) { // the first gets staging memory
             const auto begin = std::chrono::steady_clock::now();
@@ -312,18 +327,26 @@ Status HostProducts::measure(pyblasContext &handle, Rates *rates) {
         }
         return kSuccess;
     };
-    double nothing = 0, in = 0, out = 0;
-    Status status = seconds_of(1, 1, 1, &nothing);
+    const Problem least = packed(memory.get(), 1, 1, 1), inwards = packed(memory.get(), kLong, 1, kWide),
+                  outwards = packed(memory.get(), kLong, kWide, 1),
+                  both = packed(memory.get(), kWide, 2 * kWide, kWide / 2);
+    double nothing = 0, in = 0, out = 0, at_once = 0;
+    Status status = seconds_of(least, &nothing);
     if (status == kSuccess)
-        status = seconds_of(kLong, 1, kWide, &in);
+        status = seconds_of(inwards, &in);
     if (status == kSuccess)
-        status = seconds_of(kLong, kWide, 1, &out);
+        status = seconds_of(outwards, &out);
+    if (status == kSuccess)
+        status = seconds_of(both, &at_once);
     progress = told;
     PYBLAS_TRY(status);
     constexpr double kBytes = 4.0 * kLong * kWide;
     rates->in = kBytes / std::max(1e-6, in - nothing);
     rates->out = kBytes / std::max(1e-6, out - nothing);
     rates->start = nothing;
+    const Grid grid = cut(both);
+    const Plan plan = make_plan(both, grid, 0, grid.tiles(), INT64_MAX, *rates);
+    rates->contention = std::clamp((at_once - nothing - plan.seconds) / both_ways(plan, *rates), 0.0, 1.0);
     return kSuccess;
 }
 
@@ -351,7 +374,8 @@ Status HostProducts::predict(pyblasContext &handle, const Problem &problem, doub
         bytes = static_cast<size_t>(kShareOfFree * static_cast<double>(bytes));
     }
     const auto limit = std::max(static_cast<int64_t>(bytes), least_bytes(problem, grid));
-    *seconds = now.start + make_plan(problem, grid, 0, grid.tiles(), limit, now).seconds;
+    const Plan plan = make_plan(problem, grid, 0, grid.tiles(), limit, now);
+    *seconds = now.start + plan.seconds + now.contention * both_ways(plan, now);
     return kSuccess;
 }
 

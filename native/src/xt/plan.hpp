@@ -83,8 +83,9 @@ struct Plan {
 struct Rates {
     double in = 50e9, out = 50e9; // bytes per second
     double flops = 200e12;
-    double step = 10e-6; // seconds of any step besides
-    double start = 0;    // and of the whole
+    double step = 10e-6;   // seconds of any step besides
+    double start = 0;      // and of the whole
+    double contention = 0; // of the time for which copies go both ways, lost to each other in the host's memory
 };
 
 // Bytes of the smallest plan.
