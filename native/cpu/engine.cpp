@@ -376,10 +376,9 @@ double blas_cost(const Problem &p, const Device &d) {
     constexpr double kWorthLoading = 8e6;
     const double work = 2.0 * double(p.m) * double(p.n) * double(p.k);
     // With 512-bit vectors the own kernels are faster, so it is not even loaded.
-    const bool wide = d.fp32_flops > kFast;
-    if (work < kWorthLoading || (!wide && !load_blas()))
+    if (work < kWorthLoading || d.fp32_flops > kFast || !load_blas())
         return HUGE_VAL;
-    const double efficiency = wide ? 0.94 : 0.98;
+    constexpr double efficiency = 0.98;
     const double few = double(std::min(p.m, p.n)) < 16 ? 3.0 : 1.0; // a large matrix is copied to be used once
     const double copies = double(p.k) * double(p.m + p.n) * 0.04e-9;
     const double arithmetic = work * few / (efficiency * d.fp32_flops) + copies;
