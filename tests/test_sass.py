@@ -26,6 +26,8 @@ MULTIPLIES = {
 }
 # Words that a function may read back from its stack among its multiplies: the widest tile lacks one register.
 READ_BACK = {"wgmma": 1}
+# Times that a function may fetch an operand between two of its multiplies: once a step, in the tile of 32 columns.
+FETCHED = {"wgmma_skinny": 1}
 
 
 def nvdisasm_folder() -> str:
@@ -81,4 +83,6 @@ def test_tensor_kernels_multiply_on_tensor_cores(architecture, function):
         # An operand that the compiler has to fetch before each multiply would halve its rate.
         if multiply == "HGMMA":
             between = re.findall(r"HGMMA\S* (?:R2UR\S* )+HGMMA", " ".join(opcodes))
-            assert not between, f"{name} moves registers between multiplies {len(between)} times"
+            assert len(between) <= FETCHED.get(function, 0), (
+                f"{name} moves registers between multiplies {len(between)} times"
+            )
