@@ -29,7 +29,8 @@ def main() -> None:
 
     whole = [cp.random.default_rng(seed).standard_normal((size, size), dtype=cp.float32) for seed in (1, 2)]
     resident = best(lambda: pyblas_sgemm.matmul(*whole))
-    a, b = (da.from_array(x, chunks=chunk, asarray=False) for x in whole)
+    # Without a name Dask hashes all that the arrays hold.
+    a, b = (da.from_array(x, chunks=chunk, name=False, asarray=False) for x in whole)
     with dask.config.set(scheduler=options.scheduler):
         c = pyblas_sgemm.dask.matmul(a, b)
         blocks = best(lambda: dask.persist(c))
