@@ -6,7 +6,6 @@
 #include <exception>
 #include <new>
 #include <string>
-#include <vector>
 
 #include "device.hpp"
 #include "engine.hpp"
@@ -493,19 +492,7 @@ pyblasStatus_t pyblasXtSetDevices(pyblasHandle_t handle, int count, const int *d
         if (count < 0 || (count > 0 && !devices))
             return fail(PYBLAS_STATUS_INVALID_VALUE, "%s",
                         count < 0 ? "the number of devices must be at least 0" : "devices is NULL");
-        int available = 0;
-        PYBLAS_TRY(device_count(&available));
-        std::vector<int> chosen;
-        for (int i = 0; i < count; ++i) {
-            if (devices[i] < 0 || devices[i] >= available)
-                return fail(PYBLAS_STATUS_INVALID_VALUE, "device is %d, must be from 0 to %d", devices[i],
-                            available - 1);
-            if (std::find(chosen.begin(), chosen.end(), devices[i]) != chosen.end())
-                return fail(PYBLAS_STATUS_INVALID_VALUE, "device %d is named twice", devices[i]);
-            chosen.push_back(devices[i]);
-        }
-        xt.devices = chosen;
-        return kSuccess;
+        return xt.choose_devices(count, devices);
     });
 }
 

@@ -192,6 +192,7 @@ public:
     Status failure = PYBLAS_STATUS_EXECUTION_FAILED;
     int64_t memory_limit = INT64_MAX; // of one allocation
     int64_t allocated = 0, most_allocated = 0;
+    std::vector<size_t> asked; // bytes of each allocation
     size_t blocks() const { return device_.size() + staging_.size(); }
     bool idle() const { return queues_[0].empty() && queues_[1].empty() && queues_[2].empty(); }
 
@@ -317,6 +318,7 @@ private:
     }
     Status take(Blocks *blocks, size_t bytes, char **memory) {
         const std::lock_guard<std::mutex> lock(mutex_);
+        asked.push_back(bytes);
         std::vector<float> block((bytes + 3) / 4, NAN);
         *memory = reinterpret_cast<char *>(block.data());
         (*blocks)[*memory] = std::move(block);
@@ -457,6 +459,28 @@ void check_results() {
                         CHECK(executor.blocks() == 0, "%zu blocks are left", executor.blocks());
                         CHECK(executor.most_allocated <= options.limit, "%ld bytes", long(executor.most_allocated));
                     }
+}
+
+// A small product asks for little, in few pieces, and for the same each time, so that it finds what an executor keeps.
+void check_small() {
+    Matrices x = matrices({64, 64, 64, 1, 0}, Op::N, Op::N, {64, 64, 64, 1});
+    x.grid = cut(x.problem);
+    Options options = options_of(x, 7, int64_t{1} << 40);
+    options.fill_threads = 8, options.empty_threads = 4;
+    options.chunk_bytes = Options().chunk_bytes;
+    FakeExecutor executor(5);
+    for (int i = 0; i < 2; ++i) {
+        Progress progress;
+        const Outcome outcome = run(executor, x.problem, x.grid, options, progress);
+        CHECK(outcome.status == kSuccess, "%s", outcome.message.c_str());
+        CHECK(same(x.c, x.want), "product %d", i);
+    }
+    size_t bytes = 0;
+    for (const size_t each : executor.asked)
+        bytes += each;
+    CHECK(executor.asked.size() == 6, "%zu allocations", executor.asked.size()); // tiles and two rings, twice
+    CHECK(std::equal(executor.asked.begin(), executor.asked.begin() + 3, executor.asked.begin() + 3), "they differ");
+    CHECK(bytes / 2 <= 512 << 10, "%zu bytes", bytes / 2);
 }
 
 // Two executors that share the tiles, and fewer bytes, give the same bits.
@@ -634,6 +658,7 @@ int main(int count, char **arguments) {
     }
     check_shares();
     check_results();
+    check_small();
     check_bits();
     check_failures();
     check_stops();

@@ -194,6 +194,27 @@ void HostProducts::forget() {
     gpus_.clear();
 }
 
+// Some callers choose before every product, so CUDA is asked, which runs already where there is a handle: NVML, which
+// counts GPUs elsewhere, starts anew for each question, and that takes longer than a small product.
+Status HostProducts::choose_devices(int count, const int *ordinals) {
+    std::vector<int> chosen;
+    if (count > 0) {
+        int available = 0;
+        PYBLAS_TRY(check_fork());
+        PYBLAS_CUDA_TRY(cudaGetDeviceCount(&available));
+        for (int i = 0; i < count; ++i) {
+            if (ordinals[i] < 0 || ordinals[i] >= available)
+                return fail(PYBLAS_STATUS_INVALID_VALUE, "device is %d, must be from 0 to %d", ordinals[i],
+                            available - 1);
+            if (std::find(chosen.begin(), chosen.end(), ordinals[i]) != chosen.end())
+                return fail(PYBLAS_STATUS_INVALID_VALUE, "device %d is named twice", ordinals[i]);
+            chosen.push_back(ordinals[i]);
+        }
+    }
+    devices_ = std::move(chosen);
+    return kSuccess;
+}
+
 Status HostProducts::gpu_on(pyblasContext &handle, int ordinal, Gpu **gpu) {
     for (const std::unique_ptr<Gpu> &known : gpus_)
         if (known->device().ordinal == ordinal)
@@ -219,7 +240,7 @@ Status HostProducts::multiply(pyblasContext &handle, const Problem &problem, con
         any_on_device |= on_device;
     }
 
-    std::vector<int> ordinals = devices;
+    std::vector<int> ordinals = devices_;
     if (ordinals.empty())
         ordinals.push_back(handle.device.ordinal);
     const auto many = static_cast<int>(ordinals.size());

@@ -21,8 +21,10 @@ public:
     HostProducts();
     ~HostProducts(); // keeps what CUDA gave: see free()
 
-    std::vector<int> devices; // none: the handle's own
-    size_t memory_limit = 0;  // of each GPU; 0: a share of what is free
+    // The GPUs that take part; none: the handle's own.
+    Status choose_devices(int count, const int *ordinals);
+
+    size_t memory_limit = 0; // of each GPU; 0: a share of what is free
     pyblasXtProgress_t progress = nullptr;
     void *progress_context = nullptr;
 
@@ -39,6 +41,7 @@ private:
     Status measure(pyblasContext &handle, Rates *rates);
     Status gpu_on(pyblasContext &handle, int ordinal, Gpu **gpu);
 
+    std::vector<int> devices_;
     std::vector<std::unique_ptr<Gpu>> gpus_;
 };
 
