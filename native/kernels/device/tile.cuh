@@ -29,14 +29,8 @@ struct WarpTile : BlockTile<BM_, BN_, BK_, TM_, TN_> {
     static constexpr int kSliceThreads = BlockTile<BM_, BN_, BK_, TM_, TN_>::kThreads;
     static constexpr int kThreads = kSliceThreads * kSlices;
 
-    // A slice's rows of a stage. Eight of them are two runs of four, eight apart, so that which rows of a transposed
-    // tile are turned (load.cuh) does not depend on the slice.
-    static constexpr int kSliceK = BK_ / kSlices;
-    static __host__ __device__ constexpr int slice_row(int k) { return kSliceK == 8 ? k % 4 + k / 4 * 8 : k; }
-    static __host__ __device__ constexpr int slice_begin(int slice) {
-        return kSliceK == 8 ? slice / 2 * 16 + slice % 2 * 4 : slice * kSliceK;
-    }
-    static constexpr int kResident = Resident_; // blocks the register limit leaves room for on one multiprocessor
+    static constexpr int kSliceK = BK_ / kSlices; // of a stage
+    static constexpr int kResident = Resident_;   // blocks the register limit leaves room for on one multiprocessor
     static constexpr int kLanesM = WM / TM_, kLanesN = WN / TN_;
 
     // Eight neighbouring lanes read four quads along one side and two along the other: a 128-bit shared read of the
@@ -52,7 +46,7 @@ struct WarpTile : BlockTile<BM_, BN_, BK_, TM_, TN_> {
     }
 
     static_assert(BM_ % WM == 0 && BN_ % WN == 0, "warps tile the block");
-    static_assert(kSlices == 1 || (BK_ % kSlices == 0 && (kSliceK == 8 || kSliceK % 16 == 0)), "slices tile the stage");
+    static_assert(BK_ % kSlices == 0, "slices tile the stage");
     static_assert(kThreads <= 1024, "no more than a block can have");
     static_assert(kLanesM * kLanesN == 32, "lanes tile the warp");
     static_assert(TM_ % 4 == 0 && TN_ % 4 == 0, "fragments are read four at a time");

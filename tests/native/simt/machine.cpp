@@ -528,18 +528,6 @@ bool phase_is_over(const void *address, uint32_t parity, const void *code) {
     return true;
 }
 
-void copy_in_bulk(float *shared, const float *global, size_t bytes, const void *barrier, const void *code) {
-    if (bytes % 16)
-        raise(FaultKind::alignment, "a bulk copy of %zu bytes, at %s", bytes, place(code).c_str());
-    Fiber &fiber = self();
-    const size_t own = fiber.copies.size();
-    for (size_t at = 0; at < bytes; at += 16) // no group counts them
-        copy_async(shared + at / 4, global + at / 4, 16, true, code), --fiber.open;
-    std::vector<Copy> &copies = barrier_at(barrier, code).copies;
-    copies.insert(copies.end(), fiber.copies.begin() + static_cast<ptrdiff_t>(own), fiber.copies.end());
-    fiber.copies.resize(own);
-}
-
 // A box in quads of floats, and one by one where the tensor ends within a quad; zeros for those outside. Quads of a
 // turned box change places by the bits of their address above 128 bytes.
 void copy_box(float *shared, const CUtensorMap &map, const int (&first)[4], const void *barrier, const void *code) {

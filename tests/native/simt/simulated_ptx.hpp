@@ -34,7 +34,7 @@ void wait_copies() {
     simulator::wait_copies(Pending);
 }
 
-#define PYBLAS_HAS_WGMMA 1 // barriers in shared memory, bulk copies and the multiplies of TF32; the others are not here
+#define PYBLAS_HAS_WGMMA 1 // barriers in shared memory, boxes and the multiplies of TF32; the others are not here
 
 __attribute__((always_inline)) inline void init_barrier(uint64_t *barrier, int arrivals) {
     simulator::init_barrier(barrier, arrivals, __builtin_return_address(0));
@@ -47,10 +47,6 @@ __attribute__((always_inline)) inline void arrive_after_copies(uint64_t *barrier
     simulator::arrive_at(barrier, true, __builtin_return_address(0));
 }
 inline void expect(uint64_t *, int) {} // a phase waits for whatever was copied before its arrivals
-__attribute__((always_inline)) inline void copy_in_bulk(float *shared, const float *global, int bytes,
-                                                        uint64_t *barrier) {
-    simulator::copy_in_bulk(shared, global, static_cast<size_t>(bytes), barrier, __builtin_return_address(0));
-}
 __attribute__((always_inline)) inline void copy_box(void *shared, const void *map, int x0, int x1, int x2, int x3,
                                                     uint64_t *barrier) {
     simulator::copy_box(static_cast<float *>(shared), *static_cast<const CUtensorMap *>(map), {x0, x1, x2, x3}, barrier,
