@@ -311,7 +311,6 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
         return;
     }
     const int rank = static_cast<int>(block_number() - number * plan.cluster);
-    const int64_t block_row = place.row * Tile::BM, block_column = place.column * Tile::BN;
     const int64_t k_begin = (range * plan.cluster + rank) * plan.part_stages * Tile::BK;
     const int64_t k_left = scalars.depth() - k_begin;
     const int64_t most = (whole ? plan.stages : plan.part_stages) * Tile::BK;
