@@ -24,10 +24,15 @@ MULTIPLIES = {
     "wgmma_tf32": ("HGMMA", "90a"),
     "mma_split": ("HMMA.16816", "80"),
 }
-# Words that a function may read back from its stack among its multiplies: the widest tile lacks one register.
-READ_BACK = {"wgmma": 1}
-# Times that a function may fetch an operand between two of its multiplies: once a step, in the tile of 32 columns.
-FETCHED = {"wgmma_skinny": 1}
+# What some kernels alone may do among their multiplies, by a pattern of their mangled names.
+# Words read back from the stack: the widest tile of two planes of A and B lacks one register.
+READ_BACK = {r"wgmmaI\w*PlaneTileILNS_6SchemeE0ELi128ELi256E": 1}
+# Times an operand is fetched between two multiplies: once a step, in the tile of 32 columns.
+FETCHED = {r"wgmma_skinnyI\w*Tile32E": 1}
+
+
+def allowed(exceptions: dict[str, int], mangled: str) -> int:
+    return sum(count for pattern, count in exceptions.items() if re.search(pattern, mangled))
 
 
 def nvdisasm_folder() -> str:
@@ -77,12 +82,12 @@ def test_tensor_kernels_multiply_on_tensor_cores(architecture, function):
         # What is computed for rows that planes cannot hold is a call behind the multiplies, and may use the stack.
         loop = opcodes[places[0] : places[-1] + 1]
         local = [opcode for opcode in loop if opcode.startswith(("LDL", "STL"))]
-        assert len(local) <= READ_BACK.get(function, 0), (
+        assert len(local) <= allowed(READ_BACK, name), (
             f"{name} moves {len(local)} words through local memory between its multiplies"
         )
         # An operand that the compiler has to fetch before each multiply would halve its rate.
         if multiply == "HGMMA":
             between = re.findall(r"HGMMA\S* (?:R2UR\S* )+HGMMA", " ".join(opcodes))
-            assert len(between) <= FETCHED.get(function, 0), (
+            assert len(between) <= allowed(FETCHED, name), (
                 f"{name} moves registers between multiplies {len(between)} times"
             )
