@@ -116,11 +116,13 @@ def published(rows: list[Row]) -> str:
         family = re.sub(r"_\d+x\d+x\d+.*", "", row["kernel"])
         if family not in best or float(row["us"]) < float(best[family]["us"]):
             best[family] = row
-    naive, peak = float(best["naive"]["us"]), PEAK_TFLOPS[rows[0]["gpu"]]
+    naive, peak = best["naive"], PEAK_TFLOPS[rows[0]["gpu"]]
+    cublas, operations = float(naive["cublas_us"]), 2.0 * int(naive["m"]) * int(naive["n"]) * int(naive["k"])
+    us = {family: float(row["us"]) for family, row in best.items()} | {"cuBLAS": cublas}
     table = compared(
-        {family: naive / float(row["us"]) for family, row in best.items()},
-        {family: 100 * float(row["ratio"]) for family, row in best.items()},
-        {family: 100 * float(row["tflops"]) / peak for family, row in best.items()},
+        {family: float(naive["us"]) / time for family, time in us.items()},
+        {family: 100 * cublas / time for family, time in us.items()},
+        {family: 100e-6 * operations / time / peak for family, time in us.items()},
     )
     size = rows[0]["m"]
     return (
