@@ -288,8 +288,21 @@ def test_products_by_descriptors(simulated):
     assert len(ran.reached) == 12  # with the one that destroys the handle
 
 
-def test_c_matrices_that_meet(simulated):
-    """The preloaded shim leaves them to cuBLAS; the other library takes them one after another."""
+def test_what_a_working_gpu_is_not_asked_reaches_cublas_as_it_was(simulated):
+    """C matrices that meet among it, which the linked library takes one after another."""
+    ran = simulated("left_to_cublas")
+    assert ran.reached[:-1] == ran.output.splitlines() and len(ran.reached) == 10
+    assert not any(line["taken"] for line in ran.record)
+    counts = Counter()
+    for line in ran.record:
+        counts[line["reason"].partition(" that cuBLAS is faster in")[0]] += line["count"]
+    assert counts == {
+        "arguments that the library refuses": 6, "types": 1, "compute type or math mode": 1,
+        "a vector, where cuBLAS is faster": 1,
+    }  # fmt: skip
+
+
+def test_c_matrices_that_meet_in_the_linked_library(simulated):
     assert simulated("overlapping", "standalone", PYBLAS_SGEMM_VERIFY=1).record
 
 

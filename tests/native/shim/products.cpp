@@ -1,12 +1,14 @@
 // Products through cuBLAS's interface on simulated GPUs, each compared with float64. A case is named on the command
 // line; the answer is the exit status.
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <sys/wait.h>
 #include <thread>
+#include <type_traits>
 #include <unistd.h>
 #include <vector>
 
@@ -202,6 +204,56 @@ void overlapping() {
                                      0, &one, c.data(), n, 0, 3) == CUBLAS_STATUS_INVALID_VALUE,
            "a leading dimension that is too small stays an error");
 }
+
+#ifndef STANDALONE
+
+template <class T>
+unsigned long long bits(T value) {
+    if constexpr (std::is_pointer_v<T>)
+        return reinterpret_cast<uintptr_t>(value);
+    else
+        return static_cast<unsigned long long>(value);
+}
+
+// A call that the shim leaves to cuBLAS. It prints itself as the fake notes it, and the fake answers.
+template <class... Parameters, class... Arguments>
+void passed_on(const char *name, cublasStatus_t (*function)(Parameters...), Arguments... arguments) {
+    std::printf("%s", name);
+    (std::printf(" %llx", bits(static_cast<Parameters>(arguments))), ...);
+    std::printf("\n");
+    expect(function(static_cast<Parameters>(arguments)...) == CUBLAS_STATUS_LICENSE_ERROR, name);
+}
+#define PASSED_ON(function, ...) passed_on(#function, function, handle, __VA_ARGS__)
+
+void left_to_cublas() {
+    const int n = 8;
+    const auto a = numbers(3 * n * n), b = numbers(3 * n * n);
+    std::vector<float> c(3 * n * n, 7);
+    const float one = 1, half = 0.5f;
+    const auto N = CUBLAS_OP_N, T = CUBLAS_OP_T;
+    const auto F64 = static_cast<cudaDataType>(1);
+    // C matrices that are one, and that share elements.
+    PASSED_ON(cublasSgemmStridedBatched, N, T, n, n, n, &one, a.data(), n, n * n, b.data(), n, n * n, &half, c.data(),
+              n, 0, 3);
+    PASSED_ON(cublasSgemmStridedBatched_64, T, N, n, n, n, &one, a.data(), n, n * n, b.data(), n, n * n, &half,
+              c.data(), n, n * n - 1, 2);
+    PASSED_ON(cublasGemmStridedBatchedEx, N, N, n, n, n, &one, a.data(), CUDA_R_32F, n, n * n, b.data(), CUDA_R_32F, n,
+              n * n, &half, c.data(), CUDA_R_32F, n, n, 3, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    // Mistakes.
+    PASSED_ON(cublasSgemm_v2, N, N, n, n, n, &one, a.data(), n - 1, b.data(), n, &half, c.data(), n);
+    PASSED_ON(cublasSgemm_v2_64, N, N, n, n, n, &one, a.data(), n, b.data(), n, &half, c.data(), 0);
+    PASSED_ON(cublasSgemm_v2, N, N, n, n, n, nullptr, a.data(), n, b.data(), n, &half, c.data(), n);
+    // What the library does not have, and what cuBLAS is faster in.
+    PASSED_ON(cublasGemmEx, N, N, n, n, n, &one, a.data(), F64, n, b.data(), F64, n, &half, c.data(), F64, n,
+              CUBLAS_COMPUTE_64F, CUBLAS_GEMM_DEFAULT);
+    PASSED_ON(cublasGemmEx_64, N, N, n, n, n, &one, a.data(), CUDA_R_32F, n, b.data(), CUDA_R_32F, n, &half, c.data(),
+              CUDA_R_32F, n, CUBLAS_COMPUTE_32F_EMULATED_16BFX9, CUBLAS_GEMM_DEFAULT);
+    PASSED_ON(cublasSgemv_v2, T, n, n, &one, a.data(), n, b.data(), 1, &half, c.data(), 1);
+    for (const float x : c)
+        expect(x == 7, "C is as it was");
+}
+
+#endif
 
 void one_product() {
     const Sizes s = sizes(0, 1, 20, 30, 40);
@@ -428,6 +480,9 @@ int main(int, char **arguments) {
                  {"devices", devices},
                  {"threads", threads},
                  {"fork", in_a_child},
+#ifndef STANDALONE
+                 {"left_to_cublas", left_to_cublas},
+#endif
                  {"lt", lt}};
     for (const auto &each : cases)
         if (name == each.name)
