@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -194,14 +196,56 @@ def mixture_of(mixture, a):
     return da.from_array(mixture, chunks=(8, a.chunks[0])) @ a.astype(np.float64)
 
 
-def test_a_killed_worker_changes_nothing(client):
+def test_the_bits_are_those_of_one_process(client):
+    a, b = da.from_array(A, chunks=(30, 7)), da.from_array(B, chunks=(7, 25))
+    c = product.sgemm(0.3, a, b, 0.7, da.from_array(normal(70, 60, seed=3), chunks=(30, 25)))
+    with dask.config.set(scheduler="synchronous"):
+        (want,) = dask.compute(c)
+    for _ in range(5):
+        reference.assert_same_bits(client.compute(c).result(timeout=60), want)
+
+
+def unfinished(client):
+    """Tasks of a product that no worker has done yet."""
+
+    def count(dask_scheduler):
+        tasks = dask_scheduler.tasks.values()
+        return sum("pyblas-sgemm" in str(task.key) and task.state in WAITING for task in tasks)
+
+    return client.run_on_scheduler(count)
+
+
+def until(fact):
+    end = time.monotonic() + 60
+    while not fact():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+WAITING = ("waiting", "queued", "no-worker", "processing")
+
+
+def test_a_worker_killed_half_way_changes_nothing(client):
     a = da.random.default_rng(9).standard_normal((1600, 4000), chunks=(400, 250), dtype=np.float32)
     c = product.matmul(a, a.T)
-    want = c.compute()
+    want = client.compute(c).result(timeout=120)
     for _ in range(3):
+        workers = list(client.run(os.getpid).values())
         result = client.compute(c)
-        first = client.run(os.getpid)
-        time.sleep(0.2)
-        os.kill(next(iter(first.values())), signal.SIGKILL)
+        until(lambda: unfinished(client) > 0)
+        until(lambda: unfinished(client) < 48)  # of 16 blocks with 4 tasks each
+        assert not result.done(), "the product was over before a worker could be killed"
+        os.kill(workers[0], signal.SIGKILL)
         reference.assert_same_bits(result.result(timeout=120), want)
         client.wait_for_workers(2, timeout=60)
+
+
+def test_the_manual_s_program_runs(tmp_path):
+    page = Path(__file__).parents[1] / "docs" / "distributed.md"
+    program = re.search(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)[1]
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 3
