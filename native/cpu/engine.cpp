@@ -130,16 +130,20 @@ void add_chunks(const Product &p, float *partial, int64_t chunks) {
         }
 }
 
+// How many pieces a thread takes at a time: long enough to hand over, short enough to share evenly.
+int64_t pieces_at_once(int64_t pieces, double seconds) {
+    const double shared = std::clamp(seconds / 8, 1e-6, 15e-6), each = seconds / double(pieces);
+    return each >= shared ? 1 : int64_t(std::min(double(pieces), shared / each));
+}
+
 // f(block, scratch) for every piece of every product of the batch. An f that also takes (problem, begin, end, scratch)
 // is given whole products by the range. seconds is the predicted time on one thread, floats the size of scratch.
 template <class F>
 Status for_pieces(const Problem &p, const Cut &by, double seconds, const F &f, int64_t floats = kScratch) {
-    constexpr double kShare = 15e-6; // long enough to hand over, short enough to share evenly
     const int64_t down = ceil_div(p.m, by.tile_m), tiles = down * ceil_div(p.n, by.tile_n);
     const int64_t chunks = p.k > by.depth ? ceil_div(p.k, by.depth) : 1;
     const int64_t per_product = tiles * chunks, pieces = p.batch * per_product;
-    const double each = seconds / double(pieces);
-    const int64_t share = each >= kShare ? 1 : int64_t(std::min(double(pieces), kShare / each));
+    const int64_t share = pieces_at_once(pieces, seconds);
     Floats partial;
     if (chunks > 1 && !(partial = allocate(p.batch * chunks * p.m * p.n)))
         return no_memory(p.batch * chunks * p.m * p.n * int64_t(sizeof(float)));
@@ -244,6 +248,11 @@ double bytes(const Problem &p) {
     return all > 1e6 ? all : 0.0;
 }
 
+// Seconds to write C, which only shows where k is short.
+double stored(const Problem &p) {
+    return double(p.m) * double(p.n) * 0.035e-9;
+}
+
 double small_cost(const Problem &p, const Device &d) {
     // Columns of A that lie far apart cost cache lines and translations, and a B beyond the level 2 cache is fetched
     // for each strip of rows.
@@ -253,7 +262,7 @@ double small_cost(const Problem &p, const Device &d) {
     const double copies = plain ? 0.0 : double(p.m) * double(p.k) * 0.08e-9;
     // Few tiles and a long k: nothing to share out.
     const double alone = p.k >= 16 * kOuterDepth && p.m * p.n * p.batch < 65536 ? 1.5 : 1.0;
-    const double arithmetic = padded_flops(p) * far * fetched * alone / d.fp32_flops + copies;
+    const double arithmetic = padded_flops(p) * far * fetched * alone / d.fp32_flops + copies + stored(p);
     const double rate = plain && p.a.ld >= 1024 ? 0.3 * d.bandwidth : 0.6 * d.bandwidth;
     return (20e-9 + std::max(arithmetic, bytes(p) / rate)) * double(p.batch);
 }
@@ -273,8 +282,14 @@ struct SmallPieces {
 Status small_launch(const Problem &p, const Launch &launch) {
     if (p.depth(p.alpha.value) == 0)
         return scale(p);
-    const Cut by = {p.batch == 1 ? 64 : kRowBlock, kColBlock, p.k};
-    return for_pieces(p, by, small_cost(p, *launch.device), SmallPieces());
+    // Pieces for several threads, if it is long enough for them. Two of them had better not write to one line, so a
+    // wide C is cut by its columns, unless each tile copies A.
+    constexpr double kWorthCutting = 5e-6;
+    const double seconds = small_cost(p, *launch.device);
+    const bool whole = p.batch > 1 || seconds < kWorthCutting;
+    const bool by_columns = !whole && p.n >= 2 * p.m && p.transa == Op::N;
+    const Cut by = {whole || by_columns ? kRowBlock : 64, by_columns ? 48 : kColBlock, p.k};
+    return for_pieces(p, by, seconds, SmallPieces());
 }
 
 // ---- skinny -------------------------------------------------------------------------------------------------------
@@ -332,7 +347,7 @@ double packed_cost(const Problem &p, const Device &d) {
     const double waited_for = p.batch > 1 && bytes(p) == 0.0 ? 4.0 * double(p.m + p.n) / (0.6 * d.bandwidth) : 0.0;
     const double copies = double(p.k) * (double(p.m) * rows_of_a + double(p.n) * rows_of_b + waited_for);
     const double efficiency = d.fp32_flops > kFast ? 1.0 : 0.95;
-    const double arithmetic = padded_flops(p) / (efficiency * d.fp32_flops) + copies;
+    const double arithmetic = padded_flops(p) / (efficiency * d.fp32_flops) + copies + stored(p);
     return (0.1e-6 + std::max(arithmetic, bytes(p) / (0.6 * d.bandwidth))) * double(p.batch);
 }
 
@@ -495,10 +510,9 @@ void half_tile(const Problem &p, int64_t batch, int64_t row, int64_t column, flo
 }
 
 Status half_launch(const Problem &p, const Launch &launch) {
-    constexpr double kShare = 15e-6; // as in for_pieces
     const int64_t down = ceil_div(p.m, kHalfTile), tiles = down * ceil_div(p.n, kHalfTile), pieces = p.batch * tiles;
-    const double seconds = half_cost(p, *launch.device), each = seconds / double(pieces);
-    const int64_t share = each >= kShare ? 1 : int64_t(std::min(double(pieces), kShare / each));
+    const double seconds = half_cost(p, *launch.device);
+    const int64_t share = pieces_at_once(pieces, seconds);
     std::atomic<bool> failed{false};
     parallel(ceil_div(pieces, share), seconds, [&](int64_t index) {
         float *const mine = scratch(kHalfScratch);

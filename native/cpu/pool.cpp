@@ -24,10 +24,15 @@ namespace {
 
 constexpr int kMaxThreads = 4096;
 // A sleeping thread needs some 10 us to arrive and the caller some 3 us to wake it; one that still spins is there at
-// once.
+// once, and sharing with it costs 0.4 us.
 constexpr double kWorthWaking = 40e-6;
-constexpr double kWorthSharing = 10e-6;
+constexpr double kWorthSharing = 5e-6; // also of each thread's part, from three threads on
 constexpr auto kSpin = std::chrono::microseconds(60);
+constexpr int64_t kSpinNanoseconds = std::chrono::nanoseconds(kSpin).count();
+
+int64_t now() {
+    return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -58,6 +63,7 @@ struct Pool {
     std::atomic<int> sleeping{0}, spinning{0};
     std::atomic<bool> caller_sleeps{false};
     alignas(64) std::atomic<bool> busy{false};
+    std::atomic<int64_t> last_alone{INT64_MIN / 2}; // when a job ended that was too short to wake a thread for
     // Written by the caller before it opens the gate.
     int64_t count = 0;
     Piece piece = nullptr;
@@ -117,8 +123,10 @@ struct Pool {
         next.store(0, std::memory_order_relaxed);
         gate.store(uint64_t(helpers) * kPlace, std::memory_order_release);
         jobs.fetch_add(1);
-        if (sleeping.load() > 0)
-            futex_wake(jobs, helpers);
+        // Who spins sees the gate, or sees jobs before it sleeps.
+        const int absent = helpers - spinning.load();
+        if (absent > 0 && sleeping.load() > 0)
+            futex_wake(jobs, absent);
         work();
         uint64_t g = gate.load();
         while (!gate.compare_exchange_weak(g, g & (kPlace - 1))) { // close: nobody enters any more
@@ -277,12 +285,17 @@ void set_thread_limit(int threads) {
 }
 
 void parallel(int64_t count, double seconds, Piece piece, const void *context) {
+    Pool *short_of = nullptr;
     if (count > 1 && seconds > kWorthSharing && asked() != 1) {
         Pool *p = pool();
-        if (p && (seconds > kWorthWaking || p->spinning.load(std::memory_order_relaxed) > 0)) {
+        // A thread that one short job wakes too late is there, spinning, for those that follow it at once.
+        const auto awake = [p] { return p->spinning.load(std::memory_order_relaxed) > 0; };
+        const auto follows = [p] { return now() - p->last_alone.load(std::memory_order_relaxed) < kSpinNanoseconds; };
+        if (p && (seconds > kWorthWaking || awake() || follows())) {
             bool idle = false;
             if (p->busy.compare_exchange_strong(idle, true, std::memory_order_acquire)) {
-                const int64_t worth = std::max<int64_t>(2, int64_t(seconds / (kWorthSharing / 2)));
+                const int64_t worth =
+                    std::max<int64_t>(2, int64_t(std::min(seconds / kWorthSharing, double(kMaxThreads))));
                 const int helpers = int(std::min<int64_t>({thread_limit(), count, worth})) - 1;
                 if (helpers > 0) {
                     grow(*p, helpers);
@@ -292,10 +305,14 @@ void parallel(int64_t count, double seconds, Piece piece, const void *context) {
                 }
                 p->busy.store(false, std::memory_order_release);
             }
+        } else {
+            short_of = p;
         }
     }
     for (int64_t i = 0; i < count; ++i)
         piece(context, i);
+    if (short_of)
+        short_of->last_alone.store(now(), std::memory_order_relaxed);
 }
 
 } // namespace pyblas::cpu
