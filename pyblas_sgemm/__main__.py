@@ -26,6 +26,7 @@ import pyblas_sgemm
 
 from ._info import info, library_version, package_folder
 from ._ladder import run as climb
+from ._ladder import usual_error
 from ._run import run as run_program
 
 if TYPE_CHECKING:
@@ -290,8 +291,7 @@ def run_sgemm(device: Device, size: int) -> Outcome:
     expected = a[rows].astype(np.float64) @ b.astype(np.float64)
     bound = (size + 2) * (UNIT * (abs(a[rows]).astype(np.float64) @ abs(b).astype(np.float64)) + 2.0**-149)
     error, of_bound = compare(device.get(c)[rows], expected, bound)
-    # The bound of an element is what the worst data may do; random data must do far better, or something is amiss.
-    of_bound = max(of_bound, error / (UNIT / 2 * math.sqrt(size)))
+    of_bound = max(of_bound, error / usual_error(size))
     return Outcome(f"sgemm {size} x {size} x {size}", 2.0 * size**3, seconds, peer_seconds, error, of_bound)
 
 
@@ -371,6 +371,7 @@ def multiply_host_arrays(size: int, devices: list[int], memory: int | None) -> i
     x, y = a[rows].astype(np.float64), b.astype(np.float64)
     expected = x @ y
     relative, of_bound = compare(c[rows], expected, (size + 2) * (UNIT * (abs(x) @ abs(y)) + 2.0**-149))
+    of_bound = max(of_bound, relative / usual_error(size))
     print(
         f"sgemm {size} x {size} x {size} of host arrays on GPU {', '.join(map(str, devices))}: {seconds:.3f} s,"
         f" {2e-9 * size**3 / seconds:.0f} GFLOP/s; error {relative:.1e}, {of_bound:.2g} of its bound"

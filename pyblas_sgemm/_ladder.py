@@ -182,11 +182,14 @@ def mode_of(row: KernelInfo) -> str:
 
 
 def limit(row: KernelInfo, size: int) -> float:
-    """Of a kernel's relative error: the mode's bound in tf32, otherwise what multiply-adds one after another make of
-    random data, which no kernel that rounds its inputs stays below."""
-    if mode_of(row) == "tf32":
-        return (size + 2) * UNIT + 2.0**-10 + 2.0**-22
-    return UNIT / 2 * math.sqrt(max(size, 64))
+    """Of a kernel's relative error."""
+    return (size + 2) * UNIT + 2.0**-10 + 2.0**-22 if mode_of(row) == "tf32" else usual_error(size)
+
+
+def usual_error(depth: int) -> float:
+    """The relative error that multiply-adds one after another make of random data. The bound of an element is what the
+    worst data may do, and lets kernels pass that round their inputs; this does not."""
+    return UNIT / 2 * math.sqrt(max(depth, 64))
 
 
 def median_seconds(arrays: Arrays, call: Callable[[], object]) -> float:

@@ -1,5 +1,6 @@
 """The command pyblas-sgemm and python -m pyblas_sgemm."""
 
+import io
 import json
 import os
 import subprocess
@@ -186,6 +187,83 @@ def test_a_gpu_that_is_not_supported_has_its_reason(monkeypatch, capsys):
     gpu = {"device": 0, "name": "NVIDIA Old", "cuda_version": "12.0", "supported": False, "reason": "its SM is 5.0"}
     assert list(program.gpu_devices([gpu])) == []
     assert "GPU 0 (NVIDIA Old) is not used: its SM is 5.0" in capsys.readouterr().out
+
+
+# ---- host arrays ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def host_arrays(monkeypatch, capsys):
+    """Runs `pyblas-sgemm host` with the CPU in the place of GPUs; returns its status, what it said and what it asked."""
+
+    def run(*options, product=pyblas_sgemm.sgemm):
+        asked = {}
+
+        def sgemm(*arguments, handle, devices, progress, **keywords):
+            asked.update(devices=devices, memory=handle.memory_limit)
+            progress(0.5)
+            return product(*arguments, **keywords)
+
+        monkeypatch.setattr(pyblas_sgemm, "sgemm", sgemm)
+        status = program.main(["host", "--size", "256", *options])
+        return status, capsys.readouterr().out, asked
+
+    return run
+
+
+def test_host_arrays_are_multiplied_and_checked(host_arrays):
+    status, said, asked = host_arrays("--devices", "1", "0", "--memory", str(1 << 30))
+    assert (status, asked) == (0, {"devices": [1, 0], "memory": 1 << 30})
+    assert said.startswith("sgemm 256 x 256 x 256 of host arrays on GPU 1, 0: ") and "of its bound" in said
+
+
+@pytest.mark.parametrize("fault", [one_element_off, never_written, rounded_inputs])
+def test_wrong_products_of_host_arrays_end_with_1(host_arrays, fault):
+    assert host_arrays(product=fault(pyblas_sgemm.sgemm))[0] == 1
+
+
+def test_a_failed_product_of_host_arrays_is_said(host_arrays):
+    def fail(*_, **__):
+        raise pyblas_sgemm.AllocError("out of memory, C is unchanged")
+
+    status, said, _ = host_arrays(product=fail)
+    assert (status, said) == (1, "Failed: out of memory, C is unchanged (PYBLAS_STATUS_ALLOC_FAILED)\n")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_bar_is_shown_when_work_takes_longer_than_a_second(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(program.time, "perf_counter", lambda: now[0])
+    for screen, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(program.sys, "stderr", screen)
+        with program.Bar("multiplying") as bar:
+            now[0] += 0.9
+            bar(0.2)
+            assert screen.getvalue() == ""
+            now[0] += 0.2
+            bar(0.5)
+            bar(0.6)
+        assert ("multiplying" in screen.getvalue()) is shown
+        assert ("60%" in screen.getvalue()) is shown
+
+
+def test_no_bar_without_rich(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    monkeypatch.setattr(program.sys, "stderr", Terminal())
+    monkeypatch.setattr(program.time, "perf_counter", iter([0.0, 2.0]).__next__)
+    with program.Bar("multiplying") as bar:
+        bar(0.5)
+    assert program.sys.stderr.getvalue() == ""
+
+
+@pytest.mark.gpu
+def test_host_arrays_on_the_gpu(command):
+    status, said = command(SCRIPT, "host", "--size", "1000", "--memory", str(1 << 30))
+    assert status == 0 and "on GPU 0" in said
 
 
 @pytest.mark.gpu
