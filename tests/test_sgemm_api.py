@@ -389,6 +389,39 @@ print(p.Handle().compute)
     assert done.returncode == 1 and "PYBLAS_SGEMM_COMPUTE" in done.stderr and "fp64" in done.stderr
 
 
+@pytest.mark.gpu
+def test_what_runs_on_a_gpu_is_of_the_mode_that_goes_first():
+    """Call, handle, thread, environment; told by the bits, which all three modes have of their own."""
+    code = """
+import cupy, numpy as np, pyblas_sgemm as p
+n = 1024
+a, b = (cupy.asarray(np.random.default_rng(seed).standard_normal((n, n), dtype=np.float32)) for seed in (1, 2))
+
+def bits(**words):
+    c = cupy.empty((n, n), np.float32)
+    return cupy.asnumpy(p.sgemm("N", "N", n, n, n, 1, a, n, b, n, 0, c, n, **words)).tobytes()
+
+def name(**words):
+    return p.selected_kernel("N", "N", n, n, n, device=0, **words).name
+
+modes = ("fp32", "fp32_pedantic", "tf32")
+bits_of, name_of = ({mode: what(compute=mode) for mode in modes} for what in (bits, name))
+assert len(set(bits_of.values())) == len(set(name_of.values())) == 3, name_of
+for what, of in (bits, bits_of), (name, name_of):
+    assert what() == of["fp32_pedantic"]
+    with p.compute_mode("fp32"):
+        assert what() == of["fp32"]
+        handle = p.Handle(compute="tf32")
+        assert what(handle=handle) == of["tf32"]
+        assert what(handle=handle, compute="fp32_pedantic") == of["fp32_pedantic"]
+        assert what(handle=handle) == of["tf32"]
+        assert what(handle=p.Handle()) == of["fp32"]
+    assert what(handle=p.Handle()) == of["fp32_pedantic"]
+"""
+    done = python(code, PYBLAS_SGEMM_COMPUTE="fp32_pedantic")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # ---- devices -------------------------------------------------------------------------------------------------------
 
 
