@@ -27,6 +27,7 @@ TITLES = {
     "attention": "Attention batches",
     "interleaved": "Attention batches whose heads are interleaved",
     "small_batch": "Batches of small products",
+    "cases": "Sizes at which other libraries took a step or a slow path",
 }
 
 MODES = [
