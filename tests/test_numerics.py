@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
+import adversary
 import engines
 import planes
 import reference
@@ -388,14 +389,15 @@ def test_kernels_of_planes_keep_the_bound(gpu, gpu_handle, data):
 @pytest.mark.gpu
 @pytest.mark.parametrize("seed", range(4))
 def test_kernels_of_planes_keep_the_bound_on_made_up_data(gpu, gpu_handle, seed):
-    inputs = [_made_up(64 * seed + i) for i in range(64)]
+    inputs = [adversary.made_up(64 * seed + i).operands() for i in range(64)]
+    inputs += [recipe.operands() for recipe in adversary.recorded()] if seed == 0 else []
     zero = np.zeros((FEW_ROWS, FEW_COLUMNS), dtype=np.float32)
     for name in _kernels_of_planes(gpu_handle):
         for i, (a, b) in enumerate(inputs):
             if not _takes(gpu_handle, FEW_ROWS, FEW_COLUMNS, a.shape[1]):
                 continue
             got = _run(gpu, gpu_handle, a, b, zero, 1.0, 0.0)
-            reference.assert_product(got, 1.0, a, b, 0.0, zero, label=f"{name}, input {64 * seed + i}")
+            reference.assert_product(got, 1.0, a, b, 0.0, zero, label=f"{name}, seed {seed}, input {i}")
 
 
 @pytest.mark.gpu
@@ -431,7 +433,7 @@ def _error_of_planes(k, chunk=planes.CHUNK):
 # ---- split schemes, in NumPy: what the tensor kernels promise, and that wrong ones would be noticed -------------------
 
 every_scheme = pytest.mark.parametrize("scheme", ["f16x2", "bf16x3"])
-FEW_ROWS, FEW_COLUMNS = 24, 20
+FEW_ROWS, FEW_COLUMNS = adversary.ROWS, adversary.COLUMNS
 
 
 def _operands(data, k, seed=0):
@@ -453,35 +455,25 @@ def test_planes_keep_the_bound(scheme, data):
             _check_planes(*_operands(data, k, seed), scheme, random=data == "normal")
 
 
-def _made_up(number):
-    """Input made to lose bits: significands at the ends of planes, magnitudes that crowd below the limits of half
-    precision or just below the last bit of the largest product."""
-    rng = np.random.default_rng([7, number])
-    k = int(rng.choice([32, 33, 40, 64, 65, 96, 127, 128, 129, 192, 256, 257, 500, 1000]))
-
-    def operand(shape, along):
-        index = np.arange(k).reshape((1, k) if along == 1 else (k, 1))
-        low_bits = rng.integers(0, 16, shape) * 2.0**-23
-        significand = [1 + low_bits, 2 - low_bits - 2.0**-23, 1 + 2.0**-11 + low_bits, 1 + rng.random(shape)]
-        reach = int(rng.integers(0, 33))
-        falls = [
-            np.zeros(shape, dtype=int), rng.integers(0, reach + 1, shape), index * reach // k,
-            (k - 1 - index) * reach // k, np.where(index % 16 == 0, 0, reach), np.where(index == 0, 0, reach),
-            np.where(index == 1, 0, reach),
-        ]  # fmt: skip
-        sign = [1, rng.choice([-1, 1], shape), np.where(index % 2, -1, 1)][rng.integers(3)]
-        scale = int(rng.choice([0, 0, -120, -60, 40]))
-        fall = falls[rng.integers(len(falls))]
-        return (sign * np.ldexp(significand[rng.integers(4)], scale - fall)).astype(np.float32)
-
-    return operand((FEW_ROWS, k), 1), operand((k, FEW_COLUMNS), 0)
-
-
 @every_scheme
 @pytest.mark.parametrize("seed", range(4))
 def test_planes_keep_the_bound_on_made_up_data(scheme, seed):
     for number in range(64 * seed, 64 * seed + 64):
-        _check_planes(*_made_up(number), scheme)
+        _check_planes(*adversary.made_up(number).operands(), scheme)
+
+
+@every_scheme
+@pytest.mark.parametrize("recipe", adversary.recorded(), ids=lambda recipe: f"k={recipe.k}, {recipe.seed}")
+def test_planes_keep_the_bound_on_the_worst_input_that_was_found(scheme, recipe):
+    _check_planes(*recipe.operands(), scheme)
+
+
+def test_the_search_for_bad_input_finds_what_breaks_the_bound():
+    mistake = planes.Mistake(dropped=(0, 1))
+    best, tried = adversary.worst(lambda a, b: planes.multiply(a, b, "f16x2", mistake), range(40), seed=1)
+    assert tried == 40 and best[0][0] > 1
+    best, _ = adversary.worst(lambda a, b: None, range(4), seed=1)
+    assert not best
 
 
 @every_scheme
