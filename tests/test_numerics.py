@@ -245,6 +245,24 @@ def test_planted_tf32_is_noticed(k):
     reference.assert_product(bad, 1.0, a, b, 0.0, c, mode="tf32")
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [name for name, _, modes, _ in engines.kernel_rows() if modes == ["tf32"]])
+def test_kernels_of_the_mode_tf32_would_be_noticed_in_fp32(gpu, gpu_handle, name):
+    """What a planted one would compute, by those that there are."""
+    assert lib.pyblasSetComputeMode(gpu_handle, engines.MODES["tf32"]) == SUCCESS
+    engines.set_kernel(gpu_handle, name)
+    rng = np.random.default_rng(2)
+    c = np.zeros((64, 64), dtype=np.float32)
+    for k in (64, 512, 4096, 16384):
+        if not _takes(gpu_handle, 64, 64, k):
+            continue
+        a, b = rng.standard_normal((64, k), dtype=np.float32), rng.standard_normal((k, 64), dtype=np.float32)
+        got = _run(gpu, gpu_handle, a, b, c, 1.0, 0.0)
+        reference.assert_product(got, 1.0, a, b, 0.0, c, mode="tf32")
+        with pytest.raises(AssertionError):
+            reference.assert_product(got, 1.0, a, b, 0.0, c, random=True)
+
+
 def test_to_tf32_rounds_to_ten_bits():
     x = np.array([1024.5, 1025.5, 1.0, -3.0000002, 1 + 2.0**-10, 1 + 2.0**-11, 1 + 3 * 2.0**-11], dtype=np.float32)
     want = np.array([1024, 1026, 1, -3, 1 + 2.0**-10, 1, 1 + 2.0**-9], dtype=np.float32)
