@@ -48,6 +48,41 @@ def test_the_signatures_are_those_of_the_functions():
             )
 
 
+def test_the_kernel_that_is_shown_is_the_one_that_is_there():
+    shown = re.findall(r"^```cpp\n(.*?)^```$", (DOCS / "adding_a_kernel.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert shown
+    source = (DOCS.parent / "native" / "kernels" / "ladder" / "thread_tile_1d.cu").read_text()
+    for code in shown:
+        assert code in source
+
+
+def test_links_lead_somewhere():
+    for page in [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")]:
+        text = page.read_text()
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            file, _, title = target.partition("#")
+            if file.startswith("http"):
+                continue
+            there = page.parent / file if file else page
+            assert there.exists(), f"{page.name}: {target}"
+            if title:
+                titles = re.findall(r"^#+ (.*)$", there.read_text(), flags=re.MULTILINE)
+                anchors = {re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-") for words in titles}
+                assert title in anchors, f"{page.name}: {target}"
+
+
+def test_files_that_are_named_exist():
+    """Paths in backquotes, of the folders that the source has; strip.cu is the kernel that the reader writes."""
+    for page in [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")]:
+        for path in re.findall(
+            r"`((?:native|tests|bench|docs|examples|pyblas_sgemm|cmake)/[\w./]+)`", page.read_text()
+        ):
+            there = DOCS.parent / path
+            assert there.name == "strip.cu" or there.exists() or list(there.parent.glob(f"{there.name}.*")), (
+                f"{page.name}: {path}"
+            )
+
+
 def test_attention_example(tmp_path):
     example = DOCS.parent / "examples" / "attention.py"
     done = subprocess.run([sys.executable, example], cwd=tmp_path, capture_output=True, text=True, check=False)
