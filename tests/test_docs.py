@@ -83,6 +83,12 @@ def test_files_that_are_named_exist():
             )
 
 
+def test_tables_are_those_of_the_measurements():
+    command = [sys.executable, DOCS.parent / "bench" / "report.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
 def test_attention_example(tmp_path):
     example = DOCS.parent / "examples" / "attention.py"
     done = subprocess.run([sys.executable, example], cwd=tmp_path, capture_output=True, text=True, check=False)
