@@ -89,6 +89,17 @@ def test_tables_are_those_of_the_measurements():
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
+def test_the_first_figures_of_the_readme_are_those_of_the_table():
+    text = " ".join((DOCS.parent / "README.md").read_text().split())
+    said = re.search(r"squares of (\d+) to (\d+) are computed by tensor cores ([\d.]+) to ([\d.]+) times as fast", text)
+    rows = re.findall(r"\| (\d+) x \1 x \1 \| ([\d.]+) \|.*?\| ([-\d.e]+) \| ([-\d.e]+) \| `(wgmma_\w+)` \|", text)
+    found = [row for row in rows if int(said[1]) <= int(row[0]) <= int(said[2])]
+    ratios = [float(ratio) for _, ratio, *_ in found]
+    assert {int(found[0][0]), int(found[-1][0])} == {int(said[1]), int(said[2])}
+    assert 0 <= min(ratios) - float(said[3]) < 0.15 and 0 <= max(ratios) - float(said[4]) < 0.15
+    assert all(float(ours) < float(theirs) for _, _, ours, theirs, _ in found)
+
+
 def test_attention_example(tmp_path):
     example = DOCS.parent / "examples" / "attention.py"
     done = subprocess.run([sys.executable, example], cwd=tmp_path, capture_output=True, text=True, check=False)
