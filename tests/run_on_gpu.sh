@@ -24,6 +24,12 @@ step demo 60 python3 -m pyblas_sgemm
 # Tests that fill the GPU's memory or count it have it to themselves.
 step suite 400 python3 -m pytest -q -p no:cacheprovider -m gpu -n 6 .
 step alone 120 python3 -m pytest -q -p no:cacheprovider -m gpu -k "memory or full or workspace" test_cases.py test_graphs.py test_handle.py
+# The public cases once more in the other modes, and those of host arrays by way of the GPU.
+for mode in fp32_pedantic tf32; do
+    step "cases-$mode" 120 env PYBLAS_SGEMM_COMPUTE=$mode python3 -m pytest -q -p no:cacheprovider -m "not large" -k gpu -n 6 test_cases.py
+done
+step cases-host 240 env PYBLAS_SGEMM_DEVICE=cuda python3 -m pytest -q -p no:cacheprovider -m "not gpu and not large" -k "not gpu" -n 6 \
+    test_cases.py test_matmul.py
 for tool in memcheck racecheck synccheck initcheck; do
     step "$tool" 180 compute-sanitizer --tool "$tool" --error-exitcode 1 --launch-timeout 60 python3 sanitized.py
 done
