@@ -1,7 +1,7 @@
 """Turns the csv files of bench.py, host.py, host_arrays.py, dropin.py and dropin_cpu.py into the tables of README.md and
-docs/, between their marks.
+docs/, between their marks, and into plots.
 
-python bench/report.py            # rewrites the tables
+python bench/report.py            # rewrites tables and plots
 python bench/report.py --check    # fails if they are not those of the csv files
 """
 
@@ -12,6 +12,8 @@ import csv
 import re
 import sys
 from pathlib import Path
+
+import plot
 
 from pyblas_sgemm._ladder import compared
 
@@ -299,6 +301,37 @@ def host_arrays(rows: list[Row], auto: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def squares_plot(gpu: str) -> str:
+    """How fast squares are, by size, beside cublasSgemm."""
+
+    def of_squares(name: str) -> list[Row]:
+        rows = [row for row in read(name) if row["family"] == "squares" and row["choice"] == "selected"]
+        return [row for row in rows if int(row["m"]) >= 256]
+
+    rows, pedantic = of_squares(f"{gpu}.csv"), of_squares(f"{gpu}-pedantic.csv")
+    cublas = [float(row["tflops"]) * float(row["us"]) / float(row["cublas_us"]) for row in rows]
+    series = {
+        "fp32, the default": [float(row["tflops"]) for row in rows],
+        "fp32_pedantic": [float(row["tflops"]) for row in pedantic],
+        "cublasSgemm": cublas,
+    }
+    return plot.lines(f"n x n x n on one {rows[0]['gpu']}", "TFLOPS", [row["m"] for row in rows], series)
+
+
+def ladder_plot(rows: list[Row]) -> str:
+    """The fastest kernel of each family on the largest square."""
+    forced = [row for row in rows if row["family"] == "ladder" and row["choice"] == "forced"]
+    size = max(int(row["m"]) for row in forced)
+    forced = [row for row in forced if int(row["m"]) == size]
+    best: dict[str, float] = {}
+    for row in forced:
+        family = re.sub(r"_\d+x\d+x\d+.*", "", row["kernel"])
+        best[family] = max(best.get(family, 0.0), float(row["tflops"]))
+    cublas = 2e-6 * size**3 / float(forced[0]["cublas_us"])
+    title = f"{size} x {size} x {size} on one {forced[0]['gpu']}, the fastest kernel of each family, TFLOPS"
+    return plot.bars(title, "TFLOPS", best, ("cublasSgemm", cublas))
+
+
 def read(name: str) -> list[Row]:
     with (HERE / "results" / name).open(newline="") as file:
         return list(csv.DictReader(file))
@@ -319,6 +352,15 @@ def show(page: Path, text: str, check: bool, marks: str = "bench") -> None:
     print(f"{page.name} is new", file=sys.stderr)
 
 
+def draw(page: Path, picture: str, check: bool) -> None:
+    if page.exists() and page.read_text() == picture:
+        return
+    if check:
+        raise SystemExit(f"{page.name} does not show the figures of bench/results: run bench/report.py")
+    page.write_text(picture)
+    print(f"{page.name} is new", file=sys.stderr)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing, fail if a page differs")
@@ -335,6 +377,8 @@ def main() -> None:
     root = HERE.parent
     show(root / "README.md", comparison(read(f"{options.gpu}.csv"), options.families), options.check)
     show(root / "docs" / "kernels.md", ladder(read(f"{options.gpu}-ladder.csv")), options.check)
+    draw(root / "docs" / "squares.svg", squares_plot(options.gpu), options.check)
+    draw(root / "docs" / "ladder.svg", ladder_plot(read(f"{options.gpu}-ladder.csv")), options.check)
     show(root / "docs" / "speed.md", modes(options.gpu), options.check)
     show(root / "docs" / "python-api.md", host_times(read(f"{options.gpu}-host.csv")), options.check)
     show(root / "docs" / "drop-in.md", programs(read(f"{options.gpu}-dropin.csv")), options.check)
