@@ -83,6 +83,13 @@ def test_files_that_are_named_exist():
             )
 
 
+def test_every_page_is_in_the_contents():
+    contents, site = (DOCS / "index.md").read_text(), (DOCS.parent / "mkdocs.yml").read_text()
+    for page in DOCS.glob("*.md"):
+        assert page.name in site
+        assert page.name == "index.md" or f"({page.name})" in contents
+
+
 def test_tables_are_those_of_the_measurements():
     command = [sys.executable, DOCS.parent / "bench" / "report.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
