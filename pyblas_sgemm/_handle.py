@@ -219,6 +219,37 @@ def destination(
 _least_seconds: dict[int, float] = {}
 
 
+# Products that are far too small for the first GPU, by shape, and which were so when they were asked for.
+_small: set[tuple[int, int, int, int]] = set()
+_MOST_SMALL = 4096
+
+
+def cpu_for(device: object, order: object, m: int, n: int, k: int, batch: int) -> Any:
+    """The C pointer of the CPU's handle, if device leaves a product of host arrays to it. Else some exception is raised.
+
+    Transposition is left out: it has next to no part in a prediction.
+    """
+    host = thread.contexts[None].c
+    if device == "cpu":
+        return host
+    if device != "auto":
+        raise LookupError
+    shape = (m, n, k, batch) if order == "F" else (n, m, k, batch)
+    if shape in _small:
+        return host
+
+    def predict(context: Context) -> float:
+        seconds = ffi.new("double *")
+        check(lib.pyblasXtPredict(context.c, 0, 0, *shape, seconds))
+        return float(seconds[0])
+
+    if _gpu_is_sooner(0, predict):
+        raise LookupError
+    if predict(thread.contexts[None]) < 0.5 * _least_seconds.get(0, 0) and len(_small) < _MOST_SMALL:
+        _small.add(shape)
+    return host
+
+
 def _gpu_is_sooner(number: int, predict: Callable[[Context], float]) -> bool:
     on_cpu = predict(implicit(None))
     if on_cpu <= _least_seconds.get(number, 0):

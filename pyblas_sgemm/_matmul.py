@@ -13,7 +13,7 @@ import numpy as np
 from . import _arrays
 from ._arrays import ITEM, View
 from ._cffi import ffi, lib
-from ._handle import Context, context_for, destination, implicit, require_usable, thread
+from ._handle import Context, context_for, cpu_for, destination, implicit, require_usable, thread
 from ._progress import Progress, Watched
 from ._sgemm import GO_THE_LONG_WAY, Settings
 from ._status import InvalidValueError, check
@@ -63,7 +63,7 @@ def matmul(
     if (
         compute is None
         and batch_invariant is None
-        and device is None
+        and (device is None or a.__class__ is _ndarray)
         and devices is None
         and progress is None
         and alpha.__class__ is beta.__class__ is int
@@ -77,7 +77,7 @@ def matmul(
                     result = _empty((*a.shape[:-1], b.shape[-1]), _FLOAT32)
                 if result.dtype is _FLOAT32 and result.__class__ is _ndarray and a.ndim == b.ndim == result.ndim:
                     status = _checked_matmul(
-                        thread.host,
+                        thread.host if device is None else _cpu_for(device, result.shape, a.shape[-1]),
                         _from_buffer(_FLOATS, a),
                         *_ONE_MATRIX[a.ndim],
                         *a.shape,
@@ -103,6 +103,11 @@ def matmul(
                 short.written(out)
             return result
     return _matmul(a, b, out, alpha, beta, compute, batch_invariant, device, devices, progress)
+
+
+def _cpu_for(device: object, shape: tuple[int, ...], k: int) -> Any:
+    *stack, m, n = shape
+    return cpu_for(device, "C", m, n, k, math.prod(stack))
 
 
 def _of_stacks(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

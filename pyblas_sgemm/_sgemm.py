@@ -23,6 +23,7 @@ from ._handle import (
     Handle,
     SelectedKernel,
     context_for,
+    cpu_for,
     destination,
     implicit,
     mode_number,
@@ -117,7 +118,7 @@ def sgemm(
         stream is None
         and compute is None
         and batch_invariant is None
-        and device is None
+        and (device is None or A.__class__ is _ndarray)
         and devices is None
         and progress is None
         and handle is None
@@ -133,7 +134,7 @@ def sgemm(
                 and A.dtype is B.dtype is C.dtype is _FLOAT32
             ):
                 status = _checked_sgemm(
-                    thread.host,
+                    thread.host if device is None else cpu_for(device, order, m, n, k, 1),
                     _SHORT_FLAGS[order],
                     _OPERATIONS[transa],
                     _OPERATIONS[transb],
@@ -230,7 +231,7 @@ def gemm_strided_batched(
         stream is None
         and compute is None
         and batch_invariant is None
-        and device is None
+        and (device is None or A.__class__ is _ndarray)
         and devices is None
         and progress is None
         and handle is None
@@ -246,7 +247,7 @@ def gemm_strided_batched(
                 and A.dtype is B.dtype is C.dtype is _FLOAT32
             ):
                 status = _checked_gemm_strided_batched(
-                    thread.host,
+                    thread.host if device is None else cpu_for(device, order, m, n, k, batch_count),
                     _SHORT_FLAGS[order],
                     _OPERATIONS[transa],
                     _OPERATIONS[transb],

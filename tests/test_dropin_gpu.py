@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import pyblas_sgemm
 from pyblas_sgemm import _cffi
 
 PACKAGE = Path(_cffi.__file__).parent
@@ -243,6 +244,66 @@ close(a.astype("f2") @ b.astype("f2"), exact, 5e-3)
     )
     if preloaded:
         assert {"cublasGemmEx", "cublasGemmStridedBatchedEx", "cublasSgemm_v2"} <= taken(lines)
+
+
+@pytest.fixture
+def two_gpus():
+    if len(pyblas_sgemm.info()["gpus"]) < 2:
+        pytest.skip("there is one GPU")
+
+
+@with_torch
+@PRELOADED
+def test_torch_on_several_devices(two_gpus, record, preloaded):
+    """One thread that goes from one to the other, and a thread for each."""
+    lines = record(
+        TORCH
+        + """
+failed = []
+def work(*devices):
+    try:
+        for i, device in enumerate(devices * 3):
+            a, b = (rand(*shape).to(device) for shape in ((200 + i, 300), (300, 400)))
+            c = a @ b
+            assert c.device.index == device, c.device
+            close(c, a.double() @ b.double())
+            x, bias = rand(4, 60, 300).to(device), rand(400).to(device)
+            close(functional.linear(x[0], b.t(), bias), x[0].double() @ b.double() + bias.double())
+            close(torch.bmm(x, b.expand(4, 300, 400)), x.double() @ b.double())
+    except BaseException as error:
+        failed.append(error)
+work(0, 1)
+threads = [threading.Thread(target=work, args=devices) for devices in ((0,), (1,), (1, 0), (0, 1))]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert not failed, failed
+""",
+        preloaded,
+    )
+    if preloaded:
+        assert {"cublasSgemm_v2", "cublasSgemmStridedBatched", "cublasLtMatmul"} <= taken(lines)
+
+
+@PRELOADED
+def test_cupy_on_several_devices(two_gpus, record, preloaded):
+    lines = record(
+        """
+import cupy as cp
+for i in range(6):
+    with cp.cuda.Device(i % 2), cp.cuda.Stream(non_blocking=True) as stream:
+        random = cp.random.default_rng(i)
+        a, b = random.standard_normal((100 + i, 300), cp.float32), random.standard_normal((300, 200), cp.float32)
+        c = a @ b
+        exact = a.astype("f8") @ b.astype("f8")
+        assert c.device.id == i % 2 and float(cp.linalg.norm(c - exact) / cp.linalg.norm(exact)) < 1e-6
+        stream.synchronize()
+""",
+        preloaded,
+    )
+    if preloaded:
+        assert "cublasGemmEx" in taken(lines)
 
 
 @with_torch

@@ -97,6 +97,41 @@ def test_auto_is_the_cpu_where_it_is_sooner():
         pyblas_sgemm.Handle("auto")
 
 
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+@pytest.mark.parametrize("order", [None, "C", "F"])
+def test_words_for_the_cpu_change_no_bits(device, order):
+    rng = np.random.default_rng(3)
+    m, n, k = 21, 34, 55
+    a, b = rng.standard_normal((2, m * k), np.float32), rng.standard_normal((2, k * n), np.float32)
+    lda, ldb, ldc = (k, n, n) if order != "F" else (m, k, m)
+
+    def products(**words):
+        one, two = np.empty(m * n, np.float32), np.empty(2 * m * n, np.float32)
+        sgemm("N", "N", m, n, k, 1.5, a[0], lda, b[0], ldb, 0, one, ldc, order=order, **words)
+        pyblas_sgemm.gemm_strided_batched(
+            "N", "N", m, n, k, 1, a, lda, m * k, b, ldb, k * n, 0, two, ldc, m * n, 2, order=order, **words
+        )
+        stacks = matmul(a.reshape(2, m, k), b.reshape(2, k, n), **words)
+        return one, two, stacks, matmul(a[0].reshape(m, k), b[0].reshape(k, n), **words)
+
+    plain = products()
+    for _ in range(4):
+        for x, y in zip(products(device=device), plain, strict=True):
+            assert (x == y).all()
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_words_for_the_cpu_hide_no_mistake(device):
+    with pytest.raises(InvalidValueError, match=r"argument 8 \(lda\)"):
+        sgemm("N", "N", 2, 2, 2, 1, A, 1, A, 2, 0, square(), 2, device=device)
+    with pytest.raises(InvalidValueError, match="must be at least 0"):
+        sgemm("N", "N", -1, 2, 2, 1, A, 2, A, 2, 0, square(), 2, device=device)
+    with pytest.raises(TypeError, match="float64"):
+        sgemm("N", "N", 2, 2, 2, 1, A, 2, A, 2, 0, np.zeros((2, 2)), 2, device=device)
+    with pytest.raises(InvalidValueError, match="device is 'CPU'"):
+        matmul(A, A, device="CPU")
+
+
 def test_products_that_stay_on_the_cpu():
     with pytest.raises(NotSupportedError, match="computed on the CPU"):
         pyblas_sgemm.gemm_batched("N", "N", 2, 2, 2, 1, [A], 2, [A], 2, 0, [square()], 2, device="cuda")
@@ -425,6 +460,16 @@ def test_more_than_2_to_the_31_elements(gpu_alone):
         sgemm("N", "N", m, n, k, 1, a, k, b, n, 0, c, n, handle=handle, device="cuda")
     assert c[0, 0] == 3 and c[-1, 0] == 6 and c[0, -1] == 15 and c[-1, -1] == 30
     assert (c[-1, :-1] == 6).all() and (c[:-1, -1] == 15).all() and (c[m // 2, : n - 1] == 3).all()
+
+
+@pytest.mark.gpu
+def test_auto_is_right_wherever_it_goes():
+    """It tries both places where they are about as fast, and then stays in one."""
+    rng = np.random.default_rng(4)
+    a, b = rng.standard_normal((2, 1100, 1100), np.float32)
+    places = [matmul(a, b, device=place) for place in ("cpu", "cuda")]
+    results = [matmul(a, b, device="auto") for _ in range(12)]
+    assert all(any((x == y).all() for y in places) for x in results)
 
 
 @pytest.mark.gpu

@@ -160,13 +160,6 @@ void after_fork_in_child() {
     the_pool.store(nullptr);
 }
 
-// Pool threads are never joined and may be running our code at exit, so the library must stay mapped.
-void keep_library_mapped() {
-    Dl_info self;
-    if (dladdr(reinterpret_cast<void *>(&keep_library_mapped), &self) && self.dli_fname)
-        dlopen(self.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
-}
-
 Pool *pool() {
     Pool *p = the_pool.load(std::memory_order_acquire);
     if (p)
@@ -265,6 +258,12 @@ int asked() {
 }
 
 } // namespace
+
+void keep_library_mapped() {
+    Dl_info self;
+    if (dladdr(reinterpret_cast<void *>(&keep_library_mapped), &self) && self.dli_fname)
+        dlopen(self.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
 
 int allowed_threads() {
     static std::atomic<int> by_quota{0}; // no guarded static: a fork in the middle of one would hang the child

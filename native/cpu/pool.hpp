@@ -11,6 +11,9 @@ namespace pyblas::cpu {
 // Processors this process may use: affinity mask and cgroup quota.
 int allowed_threads();
 
+// For threads that are never joined and may be running the library's code at exit: it stays in memory.
+void keep_library_mapped();
+
 // The setting: what was asked for, at most allowed_threads().
 int thread_limit();
 void set_thread_limit(int threads); // 0: as many as allowed

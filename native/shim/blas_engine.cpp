@@ -84,38 +84,13 @@ bool shares_blas(const Function &function) {
     return pyblasCpuInfo(&info) == PYBLAS_STATUS_SUCCESS && real_is(function, info.blas_path);
 }
 
-struct Question {
-    pyblasOperation_t transa, transb;
-    int64_t m, n, k, batch;
-
-    bool operator==(const Question &other) const {
-        return transa == other.transa && transb == other.transb && m == other.m && n == other.n && k == other.k &&
-               batch == other.batch;
-    }
-};
-
-bool ask(const Engine *gpu, const Engine *cpu, const Question &q) {
+bool gpu_is_sooner(const Engine *gpu, const Engine *cpu, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m,
+                   int64_t n, int64_t k, int64_t batch) {
     double on_gpu = 0, on_cpu = 0;
     const auto predict = [&](const Engine *engine, double *seconds) {
-        return pyblasXtPredict(engine->handle, q.transa, q.transb, q.m, q.n, q.k, q.batch, seconds) ==
-               PYBLAS_STATUS_SUCCESS;
+        return pyblasXtPredict(engine->handle, transa, transb, m, n, k, batch, seconds) == PYBLAS_STATUS_SUCCESS;
     };
     return predict(gpu, &on_gpu) && predict(cpu, &on_cpu) && on_gpu < on_cpu;
-}
-
-// Answers are kept, since a question took most of a millisecond beside an H200; by each thread, so that none waits.
-bool gpu_is_sooner(const Engine *gpu, const Engine *cpu, const Question &question) {
-    struct Answer {
-        Question question;
-        bool given, sooner;
-    };
-    constexpr size_t kKept = 64;
-    static thread_local Answer kept[kKept];
-    const auto mixed = static_cast<uint64_t>((question.m * 31 + question.n) * 31 + question.k) * 0x9e3779b97f4a7c15u;
-    Answer &answer = kept[(mixed >> 32) % kKept];
-    if (!answer.given || !(answer.question == question))
-        answer = {question, true, ask(gpu, cpu, question)};
-    return answer.sooner;
 }
 
 } // namespace
@@ -142,7 +117,7 @@ const Engine *engine_for(pyblasOperation_t transa, pyblasOperation_t transb, int
         return cpu;
     if (!wanted.sooner || wanted.least_flops >= 0 || !cpu || !cpu->handle)
         return gpu;
-    return gpu_is_sooner(gpu, cpu, {transa, transb, m, n, k, batch}) ? gpu : cpu;
+    return gpu_is_sooner(gpu, cpu, transa, transb, m, n, k, batch) ? gpu : cpu;
 }
 
 void follow_threads(const Engine &engine, const Function &function) noexcept {

@@ -2,6 +2,7 @@
 #include "pyblas_sgemm.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -12,6 +13,7 @@
 #include "handle.hpp"
 #include "validate.hpp"
 #include "xt/cpu_rates.hpp"
+#include "xt/seen.hpp"
 
 #ifdef PYBLAS_HAVE_CUDA
 #include "device/upload.hpp"
@@ -153,7 +155,16 @@ Status run_on_cpu(const Problem &problem, const Device &device, const Kernel *fo
     Selection selection;
     PYBLAS_TRY(select(problem, device, 0, forced, &selection));
     const Launch launch = {&device, nullptr, nullptr, 0};
-    return selection.kernel->launch(problem, launch);
+    if (!xt::is_watched())
+        return selection.kernel->launch(problem, launch);
+    const auto begin = std::chrono::steady_clock::now();
+    PYBLAS_TRY(selection.kernel->launch(problem, launch));
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    constexpr double kOfInterest = 50e-6; // no GPU takes less, with the copies
+    if (took.count() > kOfInterest && !problem.c.array && problem.c.dtype == Dtype::f32 &&
+        problem.a.dtype == Dtype::f32)
+        xt::note(problem, xt::Where(), took.count());
+    return kSuccess;
 }
 
 #ifdef PYBLAS_HAVE_CUDA

@@ -2,6 +2,7 @@
 // memory on the host, does queued work as late and in as odd an order as events allow, and fails where it is told to.
 // `test_xt FILE` compares the plans, `test_xt --update FILE` records them anew after a change that is meant.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -14,9 +15,12 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "xt/pipeline.hpp"
+#include "xt/seen.hpp"
+#include "xt/team.hpp"
 
 using namespace pyblas;
 using namespace pyblas::xt;
@@ -178,6 +182,88 @@ void check_shares() {
         for (int64_t last = first + 1; last <= grid.tiles(); last += 5)
             for (const int64_t bytes : {least, least + 1, least * 3 / 2, 2 * least, 5 * least, 100 * least})
                 check_plan(problem, make_plan(problem, grid, first, last, bytes, Rates()), first, last, bytes);
+}
+
+// A kept plan is the one that would be made, for its own question only, and goes when others come.
+void check_kept_plans() {
+    Plans plans;
+    const auto is_made = [&plans](const Shape &shape, int64_t bytes, const Rates &rates) {
+        const Problem problem = problem_of(shape);
+        const Grid grid = cut(problem);
+        const Plan made = make_plan(problem, grid, 0, grid.tiles(), bytes, rates);
+        for (int i = 0; i < 2; ++i) {
+            const Plan &found = plans.find(problem, grid, 0, grid.tiles(), bytes, rates);
+            CHECK(found.seconds == made.seconds && found.bytes() == made.bytes() && found.bytes_in == made.bytes_in &&
+                      found.multiplies.size() == made.multiplies.size(),
+                  "%ld x %ld x %ld batch %ld, %ld bytes", long(shape.m), long(shape.n), long(shape.k),
+                  long(shape.batch), long(bytes));
+        }
+    };
+    Rates slow;
+    slow.in /= 2;
+    const int64_t much = int64_t{1} << 40;
+    for (int turn = 0; turn < 2; ++turn) {
+        for (int64_t n = 100; n < 4000; n += 190)
+            is_made({n, 2 * n, n, 1, 0}, much, Rates());
+        is_made({2000, 2000, 2000, 1, 0}, much, Rates());
+        is_made({2000, 2000, 2000, 1, 1}, much, Rates());
+        is_made({2000, 2000, 2000, 1, 0}, int64_t{1} << 25, Rates());
+        is_made({2000, 2000, 2000, 1, 0}, much, slow);
+        is_made({60000, 60000, 60000, 1, 0}, int64_t{1} << 34, Rates()); // more steps than are kept
+    }
+}
+
+// ---- what was seen -----------------------------------------------------------------------------------------------
+
+// The formula counts, with some hope, until a shape has been computed twice; then the least that was seen, and slower
+// ones little by little.
+void check_seen() {
+    const Problem problem = problem_of({123, 45, 67, 8, 0});
+    const Where cpu, gpu = {0, 0}, capped = {0, 1 << 20};
+    double seconds = 0;
+    CHECK(!expects(problem, gpu, &seconds), "%g", seconds);
+    note(problem, gpu, 5.0);
+    CHECK(!expects(problem, gpu, &seconds), "%g", seconds);
+    CHECK(note_prediction(problem, gpu, 2.0) == 1.5, "a formula's word");
+    CHECK(is_watched(), "nobody has asked");
+    CHECK(expects(problem, gpu, &seconds) && seconds == 1.5, "%g", seconds);
+    CHECK(!expects(problem, cpu, &seconds) && !expects(problem, capped, &seconds), "%g", seconds);
+    note(problem, gpu, 3.0);
+    CHECK(expects(problem, gpu, &seconds) && seconds == 3.0, "%g", seconds);
+    note(problem, gpu, 4.0);
+    CHECK(expects(problem, gpu, &seconds) && seconds > 3.0 && seconds < 3.1, "%g", seconds);
+    for (int i = 0; i < 200; ++i)
+        note(problem, gpu, 4.0);
+    CHECK(expects(problem, gpu, &seconds) && seconds > 3.9 && seconds <= 4.0, "%g", seconds);
+    Problem other = problem;
+    other.m = 124;
+    CHECK(!expects(other, gpu, &seconds), "%g", seconds);
+    for (int64_t k = 1; k < 5000; ++k) { // more than there is room for
+        other.k = k;
+        (void)note_prediction(other, cpu, 1.0);
+        CHECK(expects(other, cpu, &seconds) && seconds == 0.75, "%g", seconds);
+    }
+}
+
+// ---- threads -----------------------------------------------------------------------------------------------------
+
+void check_teams() {
+    for (int round = 0; round < 50; ++round) {
+        std::atomic<int> done{0}, inside{0};
+        Team team;
+        for (int i = 0; i < 8; ++i)
+            team.start([&] {
+                ++inside;
+                while (inside < 8) // all at once
+                    std::this_thread::yield();
+                ++done;
+            });
+        team.join();
+        CHECK(done == 8, "%d", done.load());
+        team.start([&] { ++done; });
+        team.join();
+        CHECK(done == 9, "%d", done.load());
+    }
 }
 
 // ---- an executor on the CPU --------------------------------------------------------------------------------------
@@ -361,9 +447,10 @@ Matrices matrices(const Shape &shape, Op ta, Op tb, const int64_t (&size)[4], bo
     p = problem_of(shape);
     p.alpha.value = 2;
     p.transa = ta, p.transb = tb;
-    p.a.ld = (ta == Op::N ? p.m : p.k) + 3;
-    p.b.ld = (tb == Op::N ? p.k : p.n) + 1;
-    p.c.ld = p.m + 2;
+    const int64_t apart = p.m % 4 != 0; // else runs lie one behind the other, as on the device
+    p.a.ld = (ta == Op::N ? p.m : p.k) + 3 * apart;
+    p.b.ld = (tb == Op::N ? p.k : p.n) + apart;
+    p.c.ld = p.m + 2 * apart;
     p.a.stride = p.a.ld * (ta == Op::N ? p.k : p.m) + 5;
     p.b.stride = shared_b ? 0 : p.b.ld * (tb == Op::N ? p.n : p.k);
     p.c.stride = p.c.ld * p.n + 1;
@@ -481,6 +568,21 @@ void check_small() {
     CHECK(executor.asked.size() == 6, "%zu allocations", executor.asked.size()); // tiles and two rings, twice
     CHECK(std::equal(executor.asked.begin(), executor.asked.begin() + 3, executor.asked.begin() + 3), "they differ");
     CHECK(bytes / 2 <= 512 << 10, "%zu bytes", bytes / 2);
+}
+
+// Matrices without gaps, in chunks of several runs and of more than one matrix.
+void check_dense() {
+    for (const int64_t chunk : {16, 100, 1000, 100000})
+        for (const int64_t batch : {1, 7}) {
+            Matrices x = matrices({8, 12, 4, batch, 1}, Op::N, Op::N, {8, 12, 4, batch == 1 ? 1 : 3});
+            Options options = options_of(x, 7, int64_t{1} << 30);
+            options.chunk_bytes = chunk;
+            FakeExecutor executor(unsigned(chunk + batch));
+            Progress progress;
+            const Outcome outcome = run(executor, x.problem, x.grid, options, progress);
+            CHECK(outcome.status == kSuccess && same(x.c, x.want), "chunks of %ld, batch %ld", long(chunk),
+                  long(batch));
+        }
 }
 
 // Two executors that share the tiles, and fewer bytes, give the same bits.
@@ -657,8 +759,12 @@ int main(int count, char **arguments) {
         ++failures;
     }
     check_shares();
+    check_kept_plans();
+    check_seen();
+    check_teams();
     check_results();
     check_small();
+    check_dense();
     check_bits();
     check_failures();
     check_stops();

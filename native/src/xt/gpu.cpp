@@ -81,7 +81,7 @@ Status Gpu::allocate(size_t bytes, char **memory) {
 }
 
 void Gpu::release(char *memory) {
-    constexpr size_t kMostKept = size_t{64} << 20;
+    constexpr size_t kMostKept = size_t{256} << 20;
     kept_ = memory;
     kept_bytes_ = memory_bytes_;
     if (kept_bytes_ > kMostKept)

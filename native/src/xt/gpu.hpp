@@ -8,6 +8,7 @@
 
 #include "dispatch.hpp"
 #include "xt/executor.hpp"
+#include "xt/plan.hpp"
 
 struct CUstream_st;
 struct CUevent_st;
@@ -33,6 +34,7 @@ public:
     Status free();
 
     const Device &device() const { return device_; }
+    Plans &plans() { return plans_; }
     // Predicted seconds of a product with device memory.
     Status predict(const Problem &product, double *seconds);
 
@@ -65,6 +67,7 @@ private:
 
     Device device_;
     Choices choices_;
+    Plans plans_;
     const Kernel *forced_ = nullptr;
     size_t workspace_limit_ = 0;
     CUstream_st *streams_[kQueues] = {};

@@ -9,7 +9,6 @@
 #include <mutex>
 #include <new>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include <cuda_runtime.h>
@@ -19,6 +18,8 @@
 #include "pool.hpp"
 #include "xt/gpu.hpp"
 #include "xt/pipeline.hpp"
+#include "xt/seen.hpp"
+#include "xt/team.hpp"
 
 namespace pyblas::xt {
 
@@ -90,6 +91,27 @@ Status find_home(const Problem &problem, const Grid &grid, Matrix matrix, bool *
     return kSuccess;
 }
 
+// Bytes of the current device that may be used. There is no need to ask for little, which takes as long as a small
+// product; and what is not there after all is asked for again, in smaller pieces.
+Status memory_for(const Problem &problem, size_t memory_limit, int64_t *bytes) {
+    constexpr double kLittle = 64 << 20;
+    const auto product = [](int64_t rows, int64_t columns) {
+        return static_cast<double>(rows) * static_cast<double>(columns);
+    };
+    const double all = 4.0 * static_cast<double>(problem.batch) *
+                       (product(problem.m, problem.k) + product(problem.k, problem.n) + product(problem.m, problem.n));
+    if (memory_limit > 0) {
+        *bytes = static_cast<int64_t>(memory_limit);
+    } else if (all < kLittle) {
+        *bytes = int64_t{1} << 40;
+    } else {
+        size_t free = 0;
+        PYBLAS_TRY(free_memory(&free));
+        *bytes = static_cast<int64_t>(kShareOfFree * static_cast<double>(free));
+    }
+    return kSuccess;
+}
+
 struct Share {
     Gpu *gpu = nullptr;
     Options options;
@@ -104,20 +126,14 @@ void run_shares(const Problem &problem, const Grid &grid, std::vector<Share> *sh
     std::mutex mutex;
     std::condition_variable ended;
     size_t running = 0;
-    std::vector<std::thread> threads;
-    const auto stop_and_join = [&] {
-        progress.stop.store(true);
-        for (std::thread &thread : threads)
-            thread.join();
-    };
+    Team team;
     try {
-        threads.reserve(shares->size());
         for (Share &share : *shares) {
             {
                 const std::lock_guard<std::mutex> lock(mutex);
                 ++running;
             }
-            threads.emplace_back([&] {
+            team.start([&] {
                 share.outcome = run(*share.gpu, problem, grid, share.options, progress);
                 const std::lock_guard<std::mutex> lock(mutex);
                 --running;
@@ -125,7 +141,8 @@ void run_shares(const Problem &problem, const Grid &grid, std::vector<Share> *sh
             });
         }
     } catch (...) {
-        stop_and_join();
+        progress.stop.store(true);
+        team.join();
         throw;
     }
     std::unique_lock<std::mutex> lock(mutex);
@@ -138,8 +155,7 @@ void run_shares(const Problem &problem, const Grid &grid, std::vector<Share> *sh
         }
     }
     lock.unlock();
-    for (std::thread &thread : threads)
-        thread.join();
+    team.join();
 }
 
 // One status for all shares. If C is not what was asked for, the message says what it is.
@@ -231,6 +247,7 @@ Status HostProducts::gpu_on(pyblasContext &handle, int ordinal, Gpu **gpu) {
 }
 
 Status HostProducts::multiply(pyblasContext &handle, const Problem &problem, const char *function) {
+    const auto begin = std::chrono::steady_clock::now();
     const Grid grid = cut(problem);
     bool staged[kMatrices] = {}, any_on_device = false;
     for (const Matrix matrix : {kA, kB, kC}) {
@@ -270,8 +287,6 @@ Status HostProducts::multiply(pyblasContext &handle, const Problem &problem, con
         double seconds = 0;
         PYBLAS_TRY(gpu->predict(tile, &seconds));
         weights.push_back(all_seen ? speeds().of(ordinals[i], problem.mode) : 1 / seconds);
-        size_t free = 0;
-        PYBLAS_TRY(free_memory(&free));
         if (any_on_device)
             PYBLAS_TRY(gpu->follow(queued.event));
         shares[i].gpu = gpu;
@@ -279,8 +294,8 @@ Status HostProducts::multiply(pyblasContext &handle, const Problem &problem, con
         std::copy(std::begin(staged), std::end(staged), options.staged);
         options.fill_threads = std::clamp(cpu::thread_limit() / (2 * many), 1, 8);
         options.empty_threads = std::clamp(cpu::thread_limit() / (4 * many), 1, 4);
-        options.limit = memory_limit ? static_cast<int64_t>(memory_limit)
-                                     : static_cast<int64_t>(kShareOfFree * static_cast<double>(free));
+        PYBLAS_TRY(memory_for(problem, memory_limit, &options.limit));
+        options.plans = &gpu->plans();
         options.rates.flops = flops_of(tile) / seconds;
     }
     // Neighbours go to one GPU, so that what it brings serves several of its tiles.
@@ -306,7 +321,11 @@ Status HostProducts::multiply(pyblasContext &handle, const Problem &problem, con
             speeds().note(share.gpu->device().ordinal, problem.mode,
                           share_of_tile * static_cast<double>(share.options.last - share.options.first) /
                               share.outcome.multiply_seconds);
-    return verdict(function, grid, shares);
+    PYBLAS_TRY(verdict(function, grid, shares));
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    if (!any_on_device && many == 1)
+        note(problem, {ordinals.front(), memory_limit}, took.count());
+    return kSuccess;
 }
 
 namespace {
@@ -374,6 +393,9 @@ Status HostProducts::measure(pyblasContext &handle, Rates *rates) {
 Status HostProducts::predict(pyblasContext &handle, const Problem &problem, double *seconds) {
     static std::mutex mutex;
     static std::map<int, Rates> measured; // by device
+    const Where where = {handle.device.ordinal, memory_limit};
+    if (expects(problem, where, seconds))
+        return kSuccess;
     Gpu *gpu = nullptr;
     PYBLAS_TRY(gpu_on(handle, handle.device.ordinal, &gpu));
     const std::lock_guard<std::mutex> lock(mutex);
@@ -389,14 +411,11 @@ Status HostProducts::predict(pyblasContext &handle, const Problem &problem, doub
     PYBLAS_TRY(gpu->predict(tile, &tile_seconds));
     Rates now = rates->second;
     now.flops = flops_of(tile) / tile_seconds;
-    size_t bytes = memory_limit;
-    if (bytes == 0) {
-        PYBLAS_TRY(free_memory(&bytes));
-        bytes = static_cast<size_t>(kShareOfFree * static_cast<double>(bytes));
-    }
-    const auto limit = std::max(static_cast<int64_t>(bytes), least_bytes(problem, grid));
-    const Plan plan = make_plan(problem, grid, 0, grid.tiles(), limit, now);
-    *seconds = now.start + plan.seconds + now.contention * both_ways(plan, now);
+    int64_t bytes = 0;
+    PYBLAS_TRY(memory_for(problem, memory_limit, &bytes));
+    const int64_t limit = std::max(bytes, least_bytes(problem, grid));
+    const Plan &plan = gpu->plans().find(problem, grid, 0, grid.tiles(), limit, now);
+    *seconds = note_prediction(problem, where, now.start + plan.seconds + now.contention * both_ways(plan, now));
     return kSuccess;
 }
 

@@ -8,9 +8,10 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <thread>
 #include <utility>
 #include <vector>
+
+#include "xt/team.hpp"
 
 namespace pyblas::xt {
 
@@ -289,17 +290,26 @@ Status Pipeline::bring() {
     return kSuccess;
 }
 
-// Copies runs between the caller's memory and a place of the ring.
+// Copies runs between the caller's memory and a place of the ring; in one piece where they lie one behind the other on
+// both sides, since the runs of a narrow matrix are short and many.
 void copy_runs(const Block &part, const Chunk &piece, char *staging, bool to_staging) {
-    const auto bytes = static_cast<size_t>(4 * part.length);
-    const int64_t step = 4 * part.device_ld();
-    for (int64_t i = 0; i < piece.runs; ++i, staging += step) {
-        const int64_t run = piece.first_run + i;
-        float *data = part.data + run / part.vectors * part.stride + run % part.vectors * part.ld;
+    const bool in_one = part.ld == part.length && part.device_ld() == part.length;
+    int64_t matrix = piece.first_run / part.vectors, vector = piece.first_run % part.vectors;
+    for (int64_t left = piece.runs; left > 0;) {
+        const int64_t runs = in_one ? std::min(left, part.vectors - vector) : 1;
+        float *const data = part.data + matrix * part.stride + vector * part.ld;
+        const auto bytes = static_cast<size_t>(4 * runs * part.length);
         if (to_staging)
             std::memcpy(staging, data, bytes);
         else
             std::memcpy(data, staging, bytes);
+        staging += runs * 4 * part.device_ld();
+        left -= runs;
+        vector += runs;
+        if (vector == part.vectors) {
+            vector = 0;
+            ++matrix;
+        }
     }
 }
 
@@ -433,22 +443,20 @@ Status Pipeline::empty() {
 void Pipeline::run(char *memory, Outcome *outcome) {
     guarded([&] { return prepare(memory); });
     if (!broken_.load()) {
-        std::vector<std::thread> threads;
+        Team team;
         guarded([&] {
-            threads.reserve(static_cast<size_t>(2 + fill_threads_ + empty_threads_));
-            threads.emplace_back([&] { guarded([&] { return bring(); }); });
-            threads.emplace_back([&] {
+            for (int i = 0; i < fill_threads_; ++i)
+                team.start([&] { guarded([&] { return fill(); }); });
+            team.start([&] { guarded([&] { return bring(); }); });
+            team.start([&] {
                 guarded([&] { return take_back(); });
                 announce(out_.mutex, out_.changed, [&] { out_.closed = true; });
             });
-            for (int i = 0; i < fill_threads_; ++i)
-                threads.emplace_back([&] { guarded([&] { return fill(); }); });
             for (int i = 0; i < empty_threads_; ++i)
-                threads.emplace_back([&] { guarded([&] { return empty(); }); });
+                team.start([&] { guarded([&] { return empty(); }); });
             return compute();
         });
-        for (std::thread &thread : threads)
-            thread.join();
+        team.join();
     }
     const Status finished = executor_.finish();
     if (finished != kSuccess)
@@ -503,17 +511,20 @@ Status run_in_memory(Executor &executor, const Problem &problem, const Grid &gri
                 executor.release(data);
         }
     } memory = {executor};
-    Plan plan;
-    for (int64_t bytes = options.limit - workspace;; bytes = std::max(least, plan.bytes() / 4 * 3)) {
-        plan = make_plan(problem, grid, options.first, options.last, bytes, options.rates);
-        outcome->device_bytes = workspace + plan.bytes();
+    Plans own;
+    Plans &plans = options.plans ? *options.plans : own;
+    const Plan *chosen = nullptr;
+    for (int64_t bytes = options.limit - workspace;; bytes = std::max(least, chosen->bytes() / 4 * 3)) {
+        chosen = &plans.find(problem, grid, options.first, options.last, bytes, options.rates);
+        outcome->device_bytes = workspace + chosen->bytes();
         const Status status = executor.allocate(static_cast<size_t>(outcome->device_bytes), &memory.data);
         if (status == kSuccess)
             break;
         // With less memory more is copied, but nothing else changes.
-        if (status != PYBLAS_STATUS_ALLOC_FAILED || plan.bytes() <= least)
+        if (status != PYBLAS_STATUS_ALLOC_FAILED || chosen->bytes() <= least)
             return status;
     }
+    const Plan &plan = *chosen;
     outcome->bytes_in = plan.bytes_in;
     outcome->bytes_out = plan.bytes_out;
     PYBLAS_TRY(executor.give_workspace(memory.data, static_cast<size_t>(workspace)));

@@ -24,6 +24,7 @@ struct Options {
     int64_t limit = 0;             // bytes of device memory
     Rates rates;
     int64_t first = 0, last = 0; // tiles
+    Plans *plans = nullptr;      // of earlier products, if they are kept
 };
 
 struct Outcome {

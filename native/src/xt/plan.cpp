@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace pyblas::xt {
 
@@ -434,6 +435,37 @@ Plan make_plan(const Problem &problem, const Grid &grid, int64_t first, int64_t 
             best = std::move(plan);
     }
     return best;
+}
+
+const Plan &Plans::find(const Problem &problem, const Grid &grid, int64_t first, int64_t last, int64_t bytes,
+                        const Rates &rates) {
+    constexpr int64_t kMostProducts = 256;
+    constexpr size_t kMostKept = 16;
+    const auto is = [](bool condition) { return static_cast<int64_t>(condition); };
+    const Key key = {problem.m,
+                     problem.n,
+                     problem.k,
+                     problem.batch,
+                     is(problem.transa == Op::T) + 2 * is(problem.transb == Op::T),
+                     is(is_shared(problem.a)) + 2 * is(is_shared(problem.b)),
+                     is(problem.beta.value != 0),
+                     first,
+                     last,
+                     bytes,
+                     grid.tiles()};
+    for (const Kept &kept : kept_)
+        if (kept.key == key && kept.rates == rates)
+            return kept.plan;
+    Plan plan = make_plan(problem, grid, first, last, bytes, rates);
+    if ((last - first) * grid.panels > kMostProducts)
+        return other_ = std::move(plan);
+    if (kept_.size() < kMostKept) {
+        kept_.push_back({key, rates, std::move(plan)});
+        return kept_.back().plan;
+    }
+    Kept &oldest = kept_[next_++ % kMostKept];
+    oldest = {key, rates, std::move(plan)};
+    return oldest.plan;
 }
 
 } // namespace pyblas::xt

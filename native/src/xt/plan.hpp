@@ -5,6 +5,7 @@
 // neither on the memory there is nor on who computes which tile. Everything else here only decides how long it takes.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -86,6 +87,11 @@ struct Rates {
     double step = 10e-6;   // seconds of any step besides
     double start = 0;      // and of the whole
     double contention = 0; // of the time for which copies go both ways, lost to each other in the host's memory
+
+    bool operator==(const Rates &other) const {
+        return in == other.in && out == other.out && flops == other.flops && step == other.step &&
+               start == other.start && contention == other.contention;
+    }
 };
 
 // Bytes of the smallest plan.
@@ -95,5 +101,24 @@ int64_t least_bytes(const Problem &problem, const Grid &grid);
 // count down the columns of C, matrix by matrix.
 Plan make_plan(const Problem &problem, const Grid &grid, int64_t first, int64_t last, int64_t bytes,
                const Rates &rates);
+
+// Plans of products with few steps are kept: to make one takes as long as a small product.
+class Plans {
+public:
+    // What make_plan() gives; valid until the next call.
+    const Plan &find(const Problem &problem, const Grid &grid, int64_t first, int64_t last, int64_t bytes,
+                     const Rates &rates);
+
+private:
+    using Key = std::array<int64_t, 11>;
+    struct Kept {
+        Key key;
+        Rates rates;
+        Plan plan;
+    };
+    std::vector<Kept> kept_;
+    size_t next_ = 0; // to be replaced
+    Plan other_;
+};
 
 } // namespace pyblas::xt
