@@ -2,6 +2,8 @@
 own, one after another; the best of some calls. Writes bench/results/<name>-dropin-squares.csv.
 
     python bench/dropin_squares.py --name nvidia-h200
+
+bench/report.py makes a table of it for docs/drop-in.md.
 """
 
 from __future__ import annotations
@@ -47,10 +49,16 @@ def measured(device):
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
+def commit():
+    command = ["git", "-C", Path(__file__).parent, "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--name", help="the machine, for the csv's name; without it nothing is written")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results", help="the csv's folder")
+    parser.add_argument("--commit", help="what is measured; git is asked if it is not given")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
@@ -64,11 +72,12 @@ def main():
         info = pyblas_sgemm.info()
         gpu = info["gpus"][0]["name"] if info["gpus"] else ""
         model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-        fixed = [gpu, model[0].split(":")[1].strip(), info["cpu"]["threads"], np.__version__, datetime.date.today()]
+        fixed = [gpu, model[0].split(":")[1].strip(), info["cpu"]["threads"], np.__version__,
+                 options.commit or commit(), datetime.date.today()]  # fmt: skip
         with open(options.output / f"{options.name}-dropin-squares.csv", "w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["n", *(f"{device}_ms" for device in DEVICES), "alone_error", "cuda_error", "gpu",
-                             "processor", "threads", "numpy", "date"])  # fmt: skip
+                             "processor", "threads", "numpy", "commit", "date"])  # fmt: skip
             for i, n in enumerate(SIZES):
                 writer.writerow([n, *(f"{results[device][i][0] * 1e3:.3f}" for device in DEVICES),
                                  f"{results['alone'][i][1]:.1e}", f"{results['cuda'][i][1]:.1e}", *fixed])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Turns the csv files of bench.py, host.py, host_arrays.py, dropin.py and dropin_cpu.py into the tables of README.md and
+"""Turns the csv files of bench.py, host.py, host_arrays.py, dropin*.py and the like into the tables of README.md and
 docs/, between their marks, and into plots.
 
 python bench/report.py            # rewrites tables and plots
@@ -236,6 +236,24 @@ def numpy_programs(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def squares(rows: list[Row]) -> str:
+    """NumPy's square products, alone and with the shim for a host BLAS, on the CPU and on a GPU."""
+    first = rows[0]
+    lines = [
+        (
+            f"`numpy.matmul(out=)` of n x n x n, {first['threads']} processors and one {first['gpu']}; NumPy {first['numpy']},"
+            f" commit {first['commit']}, {first['date']}. The error is that of some rows, ||X - X64|| / ||X64||."
+        ),
+        "",
+        "| n | ms alone | `--device cpu` | `--device cuda` | `--device auto` | error alone | error on the GPU |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        times = " | ".join(f"{float(row[f'{place}_ms']):.2f}" for place in ("alone", "cpu", "cuda", "auto"))
+        lines.append(f"| {row['n']} | {times} | {row['alone_error']} | {row['cuda_error']} |")
+    return "\n".join(lines)
+
+
 def processor(rows: list[Row]) -> str:
     """The CPU engine beside NumPy, then what batch_invariant costs."""
     first = rows[0]
@@ -270,10 +288,10 @@ def processor(rows: list[Row]) -> str:
 
 def host_arrays(rows: list[Row], auto: list[Row]) -> str:
     """Products of host arrays beside the bounds of the machine, then what device='auto' is worth."""
-    first = rows[0]
+    first, most = rows[0], max(int(row["gpus"]) for row in rows)
     lines = [
         (
-            f"One {first['gpu']} and {first['processors']} processors, driver {first['driver']}, commit {first['commit']},"
+            f"{most} {first['gpu']} of one host and {first['processors']} processors, driver {first['driver']}, commit {first['commit']},"
             f" {first['date']}. Compute: the same product in GPU memory; link: A and B in, C out, at the speed of pinned"
             " memory; of bound: the longer of the two over the time."
         ),
@@ -384,6 +402,7 @@ def main() -> None:
     show(root / "docs" / "drop-in.md", programs(read(f"{options.gpu}-dropin.csv")), options.check)
     numpy = numpy_programs(read(f"cpu_{options.dropin_cpu}_dropin.csv"))
     show(root / "docs" / "drop-in.md", numpy, options.check, "numpy")
+    show(root / "docs" / "drop-in.md", squares(read(f"{options.gpu}-dropin-squares.csv")), options.check, "squares")
     large, auto = read(f"{options.gpu}-host-arrays.csv"), read(f"{options.gpu}-auto.csv")
     show(root / "docs" / "host-arrays.md", host_arrays(large, auto), options.check)
     show(root / "docs" / "cpu.md", processor(read(f"cpu_{options.cpu}.csv")), options.check)

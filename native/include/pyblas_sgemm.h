@@ -372,9 +372,9 @@ PYBLAS_API pyblasStatus_t pyblasXtGetMemoryLimit(pyblasHandle_t handle, size_t *
    NULL: nobody is told. */
 PYBLAS_API pyblasStatus_t pyblasXtSetProgress(pyblasHandle_t handle, pyblasXtProgress_t progress, void *context);
 
-/* Predicted seconds of a product of ordinary host memory, with the least leading dimensions and beta = 0: on a GPU
-   handle by pyblasXt, on a CPU handle by the CPU engine. The first question of a process measures link and processors,
-   which takes some hundredths of a second. */
+/* Seconds to reckon with for a product of ordinary host memory, on a GPU handle by pyblasXt, on a CPU handle by the CPU
+   engine: a hopeful prediction, until products of the shape have been computed twice; then what they took. The first
+   question of a process measures link and processors, which takes some hundredths of a second. */
 PYBLAS_API pyblasStatus_t pyblasXtPredict(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb,
                                           int64_t m, int64_t n, int64_t k, int64_t batchCount, double *seconds);
 
