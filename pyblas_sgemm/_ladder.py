@@ -136,9 +136,8 @@ def required(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise LadderError(
-            f"it needs {package.partition('.')[0]}, which is not installed: pip install 'pyblas-sgemm[ladder]'"
-        ) from error
+        missing = package.partition(".")[0]
+        raise LadderError(f"it needs {missing}, which is not installed: pip install rich matplotlib") from error
 
 
 def first_gpu(facts: dict[str, Any]) -> tuple[int, str, int]:
@@ -212,7 +211,7 @@ def arrays_of(device: int) -> Arrays:
             faults.append(str(error).partition("\n")[0])
     raise LadderError(
         f"it needs CuPy or PyTorch to hold arrays on the GPU, and neither works here ({'; '.join(faults)}): "
-        "pip install 'pyblas-sgemm[cuda13]'"
+        "pip install 'cupy-cuda13x[ctk]', or with a driver of CUDA 12 'cupy-cuda12x[ctk]'"
     )
 
 

@@ -7,7 +7,7 @@ A task takes some products, one after another, into one new block; it changes no
 any worker, after any failure. Chunks are NumPy's or CuPy's. The bits of C depend on the chunks, not on schedulers,
 workers or the order in which they end.
 
-Needs Dask: ``pip install 'pyblas-sgemm[dask]'``. Nothing else imports this module.
+Needs Dask: ``pip install 'dask[array,distributed]'``. Nothing else imports this module.
 """
 
 from __future__ import annotations
