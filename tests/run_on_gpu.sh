@@ -30,6 +30,8 @@ for mode in fp32_pedantic tf32; do
 done
 step cases-host 240 env PYBLAS_SGEMM_DEVICE=cuda python3 -m pytest -q -p no:cacheprovider -m "not gpu and not large" -k "not gpu" -n 6 \
     test_cases.py test_matmul.py
+# Another search each time for input that breaks the bound of split products; what it prints belongs to data/.
+step adversary 90 python3 adversary.py --gpu --seconds 40 --seed $RANDOM
 for tool in memcheck racecheck synccheck initcheck; do
     step "$tool" 180 compute-sanitizer --tool "$tool" --error-exitcode 1 --launch-timeout 60 python3 sanitized.py
 done
