@@ -49,7 +49,7 @@ struct WarpTile : BlockTile<BM_, BN_, BK_, TM_, TN_> {
     static_assert(BK_ % kSlices == 0, "slices tile the stage");
     static_assert(kThreads <= 1024, "no more than a block can have");
     static_assert(kLanesM * kLanesN == 32, "lanes tile the warp");
-    static_assert(TM_ % 4 == 0 && TN_ % 4 == 0, "fragments are read four at a time");
+    static_assert(TM_ % 2 == 0 && TN_ % 2 == 0, "fragments are read four at a time, or two");
     static_assert(kStages >= 2, "one stage to work on, one on its way");
 };
 

@@ -63,14 +63,14 @@ template <class Tile>
 __device__ __forceinline__ void fold(float4 *totals, float (&acc)[Tile::TN][Tile::TM], bool first, bool last) {
 #pragma unroll
     for (int quad = 0; quad < Tile::TM * Tile::TN / 4; ++quad) {
-        float *const sum = &acc[quad / (Tile::TM / 4)][quad % (Tile::TM / 4) * 4];
+        const auto sum = [&](int i) -> float & { return acc[(quad * 4 + i) / Tile::TM][(quad * 4 + i) % Tile::TM]; };
         float4 *const total = totals + quad * Tile::kThreads;
         float4 value = first ? float4{0.0f, 0.0f, 0.0f, 0.0f} : *total;
-        value = float4{value.x + sum[0], value.y + sum[1], value.z + sum[2], value.w + sum[3]};
+        value = float4{value.x + sum(0), value.y + sum(1), value.z + sum(2), value.w + sum(3)};
         if (!last)
             *total = value;
-        sum[0] = last ? value.x : 0.0f, sum[1] = last ? value.y : 0.0f;
-        sum[2] = last ? value.z : 0.0f, sum[3] = last ? value.w : 0.0f;
+        sum(0) = last ? value.x : 0.0f, sum(1) = last ? value.y : 0.0f;
+        sum(2) = last ? value.z : 0.0f, sum(3) = last ? value.w : 0.0f;
     }
 }
 
