@@ -63,6 +63,9 @@ struct Footprint {
     }
 };
 
+// The orders in which batch_invariant adds, told below.
+enum class SumOrder : uint8_t { parts, two_planes, one_plane, halves };
+
 struct Kernel {
     const char *name;   // <family>_<BM>x<BN>x<BK>[_<variant>]
     const char *family; // the stem of the file
@@ -80,8 +83,8 @@ struct Kernel {
     Status (*launch)(const Problem &, const Launch &);
 
     // In a problem that asks for it, an element's sum takes its terms in an order that k alone decides: not m, n, the
-    // batch or the element's place. Which row runs may depend on those, so the rows of an engine that say so agree with
-    // each other bit for bit.
+    // batch or the element's place. Which row runs may depend on those, so the rows of an engine that say so and have
+    // one sum_order agree with each other bit for bit.
     bool batch_invariant = false;
 
     Footprint footprint = {};
@@ -91,15 +94,25 @@ struct Kernel {
 
     // Types of A and B it computes with, one bit each. C is float32 beside float32, and any of the three otherwise.
     uint8_t types = 1 << static_cast<int>(Dtype::f32);
+
+    SumOrder sum_order = SumOrder::parts; // of batch_invariant
 };
 
 constexpr uint8_t kHalfTypes = 1 << static_cast<int>(Dtype::f16) | 1 << static_cast<int>(Dtype::bf16);
 
-// Their order: k in parts of this, each part's products added one after another from zero, and the parts' sums, if
+// SumOrder::parts: k in parts of this, each part's products added one after another from zero, and the parts' sums, if
 // there are several, one after another to zero.
 PYBLAS_HOST_DEVICE constexpr int invariant_part(int64_t k) {
     return k <= 16384 ? 256 : 1024;
 }
+
+// SumOrder::two_planes and one_plane: products of scaled planes (planes.cuh), whose sums leave the tensor cores every
+// 64 of k and are then added one after another to zero. Rows and columns that planes cannot hold are added as in parts.
+// Whatever the sizes, from 128 of k on and as long as one tile is not more, these kernels ask for no more workspace
+// than
+constexpr size_t kPlanesBytes = size_t{1216} << 20;
+
+// SumOrder::halves: products of 16-bit matrices, whose sums leave the tensor cores every 512 of k.
 
 // The rows of one family, in table order. Each kernel file defines one of these; dispatch.cpp lists them.
 struct KernelRows {

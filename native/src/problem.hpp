@@ -2,6 +2,7 @@
 // It is plain data, column-major, and passed by value to kernels, so it must stay small and trivially copyable.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #if defined(__CUDACC__)
@@ -23,17 +24,17 @@ PYBLAS_HOST_DEVICE constexpr int64_t bytes_of(Dtype type) {
 // One bit each: a kernel lists the modes it serves as a mask.
 enum class ComputeMode : uint8_t { fp32 = 1, fp32_pedantic = 2, tf32 = 4 };
 
-// One matrix of each batch: at data + i * stride, or at array[i]. ld and stride count elements.
+// One matrix of each batch: at data + i * stride, or at array[i] + stride. ld and stride count elements.
 struct Operand {
     void *data = nullptr;
-    void *const *array = nullptr; // not null: data and stride mean nothing
+    void *const *array = nullptr; // not null: data means nothing
     int64_t ld = 1;
     int64_t stride = 0;
     Dtype dtype = Dtype::f32;
 
     template <class T = float>
     PYBLAS_HOST_DEVICE T *matrix(int64_t batch) const {
-        return array ? static_cast<T *>(array[batch]) : static_cast<T *>(data) + batch * stride;
+        return array ? static_cast<T *>(array[batch]) + stride : static_cast<T *>(data) + batch * stride;
     }
 };
 
@@ -59,5 +60,29 @@ struct Problem {
     // k as far as A and B are read: alpha == 0 reads neither. alpha is the loaded value.
     PYBLAS_HOST_DEVICE int64_t depth(float alpha_value) const { return alpha_value == 0.0f ? 0 : k; }
 };
+
+// A part of C: some products, or some rows and columns of each.
+struct Panel {
+    int64_t rows, columns, batch;
+};
+
+// The problem of the panel that begins there; sizes end where the problem does.
+inline Problem part_of(const Problem &problem, const Panel &panel, int64_t batch, int64_t row, int64_t column) {
+    Problem part = problem;
+    part.batch = std::min(panel.batch, problem.batch - batch);
+    part.m = std::min(panel.rows, problem.m - row);
+    part.n = std::min(panel.columns, problem.n - column);
+    const auto advance = [&](Operand *operand, int64_t elements) {
+        if (operand->array)
+            operand->array += batch, operand->stride += elements;
+        else if (operand->data) // A and B are null where alpha is 0
+            operand->data =
+                static_cast<char *>(operand->data) + (batch * operand->stride + elements) * bytes_of(operand->dtype);
+    };
+    advance(&part.a, problem.transa == Op::N ? row : row * problem.a.ld);
+    advance(&part.b, problem.transb == Op::T ? column : column * problem.b.ld);
+    advance(&part.c, row + column * problem.c.ld);
+    return part;
+}
 
 } // namespace pyblas

@@ -548,6 +548,16 @@ __device__ __forceinline__ void multiply(float (&acc)[72], uint64_t a, uint64_t 
                      PYBLAS_F8(acc, 64));
 }
 
+template <Number Type, bool AcrossA = false, bool AcrossB = false>
+__device__ __forceinline__ void multiply(float (&acc)[128], uint64_t a, uint64_t b, int accumulate) {
+    if constexpr (Type == Number::f16)
+        PYBLAS_WGMMA(256, "f16", PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R32C "," PYBLAS_R32D, 128, 129, 130, 131, 132,
+                     PYBLAS_F32(acc, 0), PYBLAS_F32(acc, 32), PYBLAS_F32(acc, 64), PYBLAS_F32(acc, 96));
+    else
+        PYBLAS_WGMMA(256, "bf16", PYBLAS_R32A "," PYBLAS_R32B "," PYBLAS_R32C "," PYBLAS_R32D, 128, 129, 130, 131, 132,
+                     PYBLAS_F32(acc, 0), PYBLAS_F32(acc, 32), PYBLAS_F32(acc, 64), PYBLAS_F32(acc, 96));
+}
+
 // acc += a * b for 64 x 256 outputs and 8 of k of TF32, both contiguous along k. Bits beyond TF32 are not looked at.
 __device__ __forceinline__ void multiply_tf32(float (&acc)[128], uint64_t a, uint64_t b) {
     asm volatile("{\n"

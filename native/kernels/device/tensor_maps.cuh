@@ -61,28 +61,31 @@ struct MatrixMap {
     int first, step; // number of batch 0's, counted from the one that lies lowest, and from one batch to the next
 };
 
-// Whether the engine can read it: quads of floats, less than 2^40 bytes from one of them to the next, and no pointers.
+// Whether the engine can read it: whole 16 bytes, less than 2^40 bytes from one quad to the next, and no pointers.
 inline bool can_map(const Operand &operand, int64_t batch) {
     constexpr int64_t kMost = (int64_t{1} << 36) - 1;
+    const int64_t unit = 16 / bytes_of(operand.dtype);
     const bool many = batch > 1 && operand.stride != 0;
     return operand.data && !operand.array && reinterpret_cast<uintptr_t>(operand.data) % 16 == 0 &&
-           operand.ld % 4 == 0 && operand.ld <= kMost &&
-           (!many || (operand.stride % 4 == 0 && operand.stride >= -kMost && operand.stride <= kMost));
+           operand.ld % unit == 0 && operand.ld <= kMost &&
+           (!many || (operand.stride % unit == 0 && operand.stride >= -kMost && operand.stride <= kMost));
 }
 
-// Boxes of box_length floats of box_columns stored columns. Coordinates are the place in a column, the column, 0 and
+// Boxes of box_length numbers of box_columns stored columns. Coordinates are the place in a column, the column, 0 and
 // the matrix; zeros stand for what is outside. By quads, columns are counted four at a time, and a box has the first
 // ones of its quads, then the second ones, and so on; their number is a multiple of four then. With the type TFLOAT32
-// the engine rounds to the nearest number of TF32, of two to the even one.
+// the engine rounds to the nearest number of TF32, of two to the even one; types of 16 bits are all the same to it.
 inline Status map_matrices(const Operand &operand, int64_t length, int64_t columns, int64_t batch, int box_length,
                            int box_columns, bool by_quads, CUtensorMapSwizzle swizzle, MatrixMap *mapped,
                            CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32) {
+    const int64_t item = bytes_of(operand.dtype);
     const bool many = batch > 1 && operand.stride != 0;
     mapped->step = !many ? 0 : operand.stride < 0 ? -1 : 1;
     mapped->first = many && operand.stride < 0 ? static_cast<int>(batch - 1) : 0;
     const int group = by_quads ? 4 : 1;
-    return encode_map(type, operand.matrix<float>(mapped->first), {length, columns / group, group, many ? batch : 1},
-                      {operand.ld * group * 4, operand.ld * 4, many ? std::abs(operand.stride) * 4 : 16},
+    return encode_map(type, static_cast<char *>(operand.data) + mapped->first * operand.stride * item,
+                      {length, columns / group, group, many ? batch : 1},
+                      {operand.ld * group * item, operand.ld * item, many ? std::abs(operand.stride) * item : 16},
                       {box_length, box_columns / group, group, 1}, swizzle, &mapped->map);
 }
 

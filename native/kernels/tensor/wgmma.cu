@@ -34,11 +34,6 @@ double plane_bytes(int64_t rows, int64_t columns, int64_t k) {
            (static_cast<double>(k) + kPlaneDepth);
 }
 
-// A part of C: some products, or some rows and columns of one.
-struct Panel {
-    int64_t rows, columns, batch;
-};
-
 template <class Tile>
 Panel panel_of(const Problem &problem) {
     constexpr double kRoom = 0.97 * kPanelBytes; // exponents and what else packing needs are small beside planes
@@ -55,24 +50,6 @@ Panel panel_of(const Problem &problem) {
         *longer = (*longer / 2 + kLeastPanel - 1) / kLeastPanel * kLeastPanel;
     }
     return panel;
-}
-
-// The problem of the panel that begins there; sizes end where the problem does.
-Problem part_of(const Problem &problem, const Panel &panel, int64_t batch, int64_t row, int64_t column) {
-    Problem part = problem;
-    part.batch = std::min(panel.batch, problem.batch - batch);
-    part.m = std::min(panel.rows, problem.m - row);
-    part.n = std::min(panel.columns, problem.n - column);
-    const auto advance = [&](Operand *operand, int64_t elements) {
-        if (operand->array)
-            operand->array += batch;
-        else if (operand->data) // A and B are null where alpha is 0
-            operand->data = static_cast<float *>(operand->data) + batch * operand->stride + elements;
-    };
-    advance(&part.a, problem.transa == Op::N ? row : row * problem.a.ld);
-    advance(&part.b, problem.transb == Op::T ? column : column * problem.b.ld);
-    advance(&part.c, row + column * problem.c.ld);
-    return part;
 }
 
 template <class Tile>
