@@ -236,6 +236,8 @@ def test_more_batches_than_a_grid_axis_holds(forced):
     for m, n, k, batch in [(2, 2, 3, 65537), (1, 1, 1, 200000), (3, 1, 2, 65536)]:
         forced.solve(Product(m, n, k, batch=batch))
     forced.solve(Product(2, 2, 2, "T", "N", batch=65537, pointers=True))
+    if not forced.taken:  # split operands want more of k
+        forced.solve(Product(2, 3, 130, batch=65537))
     forced.assert_useful(batched=True)
 
 
