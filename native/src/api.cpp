@@ -192,6 +192,15 @@ Status multiply_anywhere(pyblasContext &handle, const Problem &problem, const ch
 
 #endif
 
+// One call, however many of its arguments the entry has. alpha and beta are floats in all forms.
+Call call_of(Form form, bool row_major, int transa, int transb, int64_t m, int64_t n, int64_t k, const void *alpha,
+             const Given &a, const Given &b, const void *beta, const Given &c, int64_t batch = 1,
+             int compute = PYBLAS_COMPUTE_32F) {
+    const auto *const alpha_float = static_cast<const float *>(alpha), *const beta_float =
+                                                                           static_cast<const float *>(beta);
+    return {form, row_major, transa, transb, m, n, k, alpha_float, a, b, beta_float, c, batch, compute};
+}
+
 enum class Reach : bool { one_memory, any_memory };
 
 Status multiply(pyblasHandle_t handle, const Call &call, Reach reach = Reach::one_memory) noexcept {
@@ -547,7 +556,6 @@ namespace {
 Verdict imagine(const pyblasContext &handle, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m, int64_t n,
                 int64_t k, int64_t batch, Problem *problem) {
     static const float one = 1.0f, zero = 0.0f;
-    float *c = const_cast<float *>(&one);
     const bool ta = transa != PYBLAS_OP_N, tb = transb != PYBLAS_OP_N;
     const int64_t lda = std::max<int64_t>(1, ta ? k : m), ldb = std::max<int64_t>(1, tb ? n : k),
                   ldc = std::max<int64_t>(1, m);
@@ -555,9 +563,9 @@ Verdict imagine(const pyblasContext &handle, pyblasOperation_t transa, pyblasOpe
     if (m < 0 || n < 0 || k < 0 || batch < 0 || overflows(ldc, n) || overflows(ldb, tb ? k : n) ||
         overflows(lda, ta ? m : k))
         return {fail(PYBLAS_STATUS_INVALID_VALUE, "sizes must be at least 0 and their products below 2^63"), false};
-    const Call call = {
-        Form::strided_batched, false, transa, transb, m,       n,    k, &one, &one, lda, lda * (ta ? m : k), &one, ldb,
-        ldb * (tb ? k : n),    &zero, c,      ldc,    ldc * n, batch};
+    const Call call =
+        call_of(Form::strided_batched, false, transa, transb, m, n, k, &one, {&one, lda, lda * (ta ? m : k)},
+                {&one, ldb, ldb * (tb ? k : n)}, &zero, {&one, ldc, ldc * n}, batch);
     const Verdict verdict = validate(call, true, true, problem);
     problem->mode = handle.settings.mode;
     problem->batch_invariant = handle.settings.batch_invariant;
@@ -631,7 +639,7 @@ pyblasStatus_t pyblasXtPredict(pyblasHandle_t handle, pyblasOperation_t transa, 
                         const float *beta, float *C, Int ldc) {                                                        \
         return multiply(                                                                                               \
             handle,                                                                                                    \
-            {Form::sgemm, row_major, transa, transb, m, n, k, alpha, A, lda, 0, B, ldb, 0, beta, C, ldc, 0, 1},        \
+            call_of(Form::sgemm, row_major, transa, transb, m, n, k, alpha, {A, lda}, {B, ldb}, beta, {C, ldc}),       \
             reach);                                                                                                    \
     }
 PYBLAS_SGEMM_ENTRY(pyblasSgemm, int, false, Reach::one_memory)
@@ -649,8 +657,8 @@ PYBLAS_SGEMM_ENTRY(pyblasXtSgemmRowMajor_64, int64_t, true, Reach::any_memory)
                         Int ldb, long long int strideB, const float *beta, float *C, Int ldc, long long int strideC,   \
                         Int batchCount) {                                                                              \
         return multiply(handle,                                                                                        \
-                        {Form::strided_batched, row_major, transa, transb, m, n, k, alpha, A, lda, strideA, B, ldb,    \
-                         strideB, beta, C, ldc, strideC, batchCount},                                                  \
+                        call_of(Form::strided_batched, row_major, transa, transb, m, n, k, alpha, {A, lda, strideA},   \
+                                {B, ldb, strideB}, beta, {C, ldc, strideC}, batchCount),                               \
                         reach);                                                                                        \
     }
 PYBLAS_STRIDED_ENTRY(pyblasSgemmStridedBatched, int, false, Reach::one_memory)
@@ -666,8 +674,8 @@ PYBLAS_STRIDED_ENTRY(pyblasXtSgemmStridedBatchedRowMajor_64, int64_t, true, Reac
     pyblasStatus_t name(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, Int m, Int n,       \
                         Int k, const float *alpha, const float *const Aarray[], Int lda, const float *const Barray[],  \
                         Int ldb, const float *beta, float *const Carray[], Int ldc, Int batchCount) {                  \
-        return multiply(handle, {Form::batched, row_major, transa, transb, m, n, k, alpha, Aarray, lda, 0, Barray,     \
-                                 ldb, 0, beta, const_cast<float **>(Carray), ldc, 0, batchCount});                     \
+        return multiply(handle, call_of(Form::batched, row_major, transa, transb, m, n, k, alpha, {Aarray, lda},       \
+                                        {Barray, ldb}, beta, {Carray, ldc}, batchCount));                              \
     }
 PYBLAS_BATCHED_ENTRY(pyblasSgemmBatched, int, false)
 PYBLAS_BATCHED_ENTRY(pyblasSgemmBatched_64, int64_t, false)
@@ -679,29 +687,8 @@ PYBLAS_BATCHED_ENTRY(pyblasSgemmBatchedRowMajor_64, int64_t, true)
                         Int k, const void *alpha, const void *A, pyblasDataType_t Atype, Int lda, const void *B,       \
                         pyblasDataType_t Btype, Int ldb, const void *beta, void *C, pyblasDataType_t Ctype, Int ldc,   \
                         pyblasComputeType_t computeType, pyblasGemmAlgo_t) {                                           \
-        return multiply(handle, {Form::ex,                                                                             \
-                                 row_major,                                                                            \
-                                 transa,                                                                               \
-                                 transb,                                                                               \
-                                 m,                                                                                    \
-                                 n,                                                                                    \
-                                 k,                                                                                    \
-                                 static_cast<const float *>(alpha),                                                    \
-                                 A,                                                                                    \
-                                 lda,                                                                                  \
-                                 0,                                                                                    \
-                                 B,                                                                                    \
-                                 ldb,                                                                                  \
-                                 0,                                                                                    \
-                                 static_cast<const float *>(beta),                                                     \
-                                 C,                                                                                    \
-                                 ldc,                                                                                  \
-                                 0,                                                                                    \
-                                 1,                                                                                    \
-                                 Atype,                                                                                \
-                                 Btype,                                                                                \
-                                 Ctype,                                                                                \
-                                 computeType});                                                                        \
+        return multiply(handle, call_of(Form::ex, row_major, transa, transb, m, n, k, alpha, {A, lda, 0, Atype},       \
+                                        {B, ldb, 0, Btype}, beta, {C, ldc, 0, Ctype}, 1, computeType));                \
     }
 PYBLAS_EX_ENTRY(pyblasGemmEx, int, false)
 PYBLAS_EX_ENTRY(pyblasGemmEx_64, int64_t, false)
@@ -714,29 +701,9 @@ PYBLAS_EX_ENTRY(pyblasGemmExRowMajor_64, int64_t, true)
                         long long int strideA, const void *B, pyblasDataType_t Btype, Int ldb, long long int strideB,  \
                         const void *beta, void *C, pyblasDataType_t Ctype, Int ldc, long long int strideC,             \
                         Int batchCount, pyblasComputeType_t computeType, pyblasGemmAlgo_t) {                           \
-        return multiply(handle, {Form::strided_batched_ex,                                                             \
-                                 row_major,                                                                            \
-                                 transa,                                                                               \
-                                 transb,                                                                               \
-                                 m,                                                                                    \
-                                 n,                                                                                    \
-                                 k,                                                                                    \
-                                 static_cast<const float *>(alpha),                                                    \
-                                 A,                                                                                    \
-                                 lda,                                                                                  \
-                                 strideA,                                                                              \
-                                 B,                                                                                    \
-                                 ldb,                                                                                  \
-                                 strideB,                                                                              \
-                                 static_cast<const float *>(beta),                                                     \
-                                 C,                                                                                    \
-                                 ldc,                                                                                  \
-                                 strideC,                                                                              \
-                                 batchCount,                                                                           \
-                                 Atype,                                                                                \
-                                 Btype,                                                                                \
-                                 Ctype,                                                                                \
-                                 computeType});                                                                        \
+        return multiply(handle, call_of(Form::strided_batched_ex, row_major, transa, transb, m, n, k, alpha,           \
+                                        {A, lda, strideA, Atype}, {B, ldb, strideB, Btype}, beta,                      \
+                                        {C, ldc, strideC, Ctype}, batchCount, computeType));                           \
     }
 PYBLAS_STRIDED_EX_ENTRY(pyblasGemmStridedBatchedEx, int, false)
 PYBLAS_STRIDED_EX_ENTRY(pyblasGemmStridedBatchedEx_64, int64_t, false)

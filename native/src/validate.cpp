@@ -94,16 +94,16 @@ Dtype dtype_of(int value) {
 // A and B of one type; beside float32, C is float32.
 Status check_types(const Call &call) {
     for (const auto &[argument, type] :
-         {std::pair{kAtype, call.a_type}, std::pair{kBtype, call.b_type}, std::pair{kCtype, call.c_type}})
+         {std::pair{kAtype, call.a.type}, std::pair{kBtype, call.b.type}, std::pair{kCtype, call.c.type}})
         if (!is_type(type))
             return PYBLAS_REFUSE(PYBLAS_STATUS_NOT_SUPPORTED, call, argument,
                                  "%d, must be 0 (float32), 2 (float16) or 14 (bfloat16)", type);
-    if (call.b_type != call.a_type)
-        return PYBLAS_REFUSE(PYBLAS_STATUS_NOT_SUPPORTED, call, kBtype, "%d (%s), must be Atype = %d (%s)", call.b_type,
-                             type_name(call.b_type), call.a_type, type_name(call.a_type));
-    if (call.a_type == PYBLAS_R_32F && call.c_type != PYBLAS_R_32F)
+    if (call.b.type != call.a.type)
+        return PYBLAS_REFUSE(PYBLAS_STATUS_NOT_SUPPORTED, call, kBtype, "%d (%s), must be Atype = %d (%s)", call.b.type,
+                             type_name(call.b.type), call.a.type, type_name(call.a.type));
+    if (call.a.type == PYBLAS_R_32F && call.c.type != PYBLAS_R_32F)
         return PYBLAS_REFUSE(PYBLAS_STATUS_NOT_SUPPORTED, call, kCtype, "%d (%s), must be 0 (float32) as Atype is",
-                             call.c_type, type_name(call.c_type));
+                             call.c.type, type_name(call.c.type));
     if (call.compute != PYBLAS_COMPUTE_32F && call.compute != PYBLAS_COMPUTE_32F_PEDANTIC &&
         call.compute != PYBLAS_COMPUTE_32F_FAST_TF32)
         return PYBLAS_REFUSE(PYBLAS_STATUS_NOT_SUPPORTED, call, kComputeType,
@@ -218,11 +218,11 @@ Verdict validate(const Call &call, bool scalars_on_host, bool arrays_on_host, Pr
     // The stored A is m x k or its transpose; a leading dimension counts its rows, or in row-major order its columns.
     const bool a_by_k = (call.transa != PYBLAS_OP_N) != call.row_major;
     const bool b_by_n = (call.transb != PYBLAS_OP_N) != call.row_major;
-    PYBLAS_CHECK(check_leading_dimension(call, kLda, call.lda, a_by_k ? kK : kM, a_by_k ? call.k : call.m, kTransa,
+    PYBLAS_CHECK(check_leading_dimension(call, kLda, call.a.ld, a_by_k ? kK : kM, a_by_k ? call.k : call.m, kTransa,
                                          call.transa));
-    PYBLAS_CHECK(check_leading_dimension(call, kLdb, call.ldb, b_by_n ? kN : kK, b_by_n ? call.n : call.k, kTransb,
+    PYBLAS_CHECK(check_leading_dimension(call, kLdb, call.b.ld, b_by_n ? kN : kK, b_by_n ? call.n : call.k, kTransb,
                                          call.transb));
-    PYBLAS_CHECK(check_leading_dimension(call, kLdc, call.ldc, call.row_major ? kN : kM,
+    PYBLAS_CHECK(check_leading_dimension(call, kLdc, call.c.ld, call.row_major ? kN : kM,
                                          call.row_major ? call.n : call.m, kArguments, 0));
 
     if (call.m == 0 || call.n == 0 || call.batch == 0)
@@ -234,12 +234,12 @@ Verdict validate(const Call &call, bool scalars_on_host, bool arrays_on_host, Pr
     const int64_t c_rows = call.row_major ? call.n : call.m, c_columns = call.row_major ? call.m : call.n;
     const bool strided = call.form == Form::strided_batched || call.form == Form::strided_batched_ex;
     const int64_t steps = strided ? call.batch : 1;
-    PYBLAS_CHECK(check_range(call, kLdc, c_rows, c_columns, call.ldc, kStrideC, call.stride_c, steps));
-    if (!disjoint(c_rows, c_columns, call.ldc, call.stride_c, steps))
+    PYBLAS_CHECK(check_range(call, kLdc, c_rows, c_columns, call.c.ld, kStrideC, call.c.stride, steps));
+    if (!disjoint(c_rows, c_columns, call.c.ld, call.c.stride, steps))
         return {PYBLAS_INVALID(call, kStrideC,
                                "%" PRId64 ", but %" PRId64 " matrices C of %" PRId64 " x %" PRId64
                                " with ldc = %" PRId64 " must not share elements",
-                               call.stride_c, call.batch, call.m, call.n, call.ldc),
+                               call.c.stride, call.batch, call.m, call.n, call.c.ld),
                 false};
 
     const char *home = scalars_on_host ? "host" : "device";
@@ -252,18 +252,19 @@ Verdict validate(const Call &call, bool scalars_on_host, bool arrays_on_host, Pr
     if (scalars_on_host && no_product && *call.beta == 1.0f)
         return {kSuccess, true};
 
-    if (!call.c)
+    if (!call.c.address)
         return {PYBLAS_INVALID(call, kC, "%s", "NULL, must be the output"), false};
-    for (const auto &[argument, pointer] : {std::pair{kA, call.a}, std::pair{kB, call.b}})
+    for (const auto &[argument, pointer] : {std::pair{kA, call.a.address}, std::pair{kB, call.b.address}})
         if (!no_product && !pointer)
             return {PYBLAS_INVALID(call, argument, "%s", "NULL, may be so only for k = 0 or alpha = 0"), false};
     if (!no_product) {
-        PYBLAS_CHECK(check_range(call, kLda, a_rows, a_columns, call.lda, kStrideA, call.stride_a, steps));
-        PYBLAS_CHECK(check_range(call, kLdb, b_rows, b_columns, call.ldb, kStrideB, call.stride_b, steps));
+        PYBLAS_CHECK(check_range(call, kLda, a_rows, a_columns, call.a.ld, kStrideA, call.a.stride, steps));
+        PYBLAS_CHECK(check_range(call, kLdb, b_rows, b_columns, call.b.ld, kStrideB, call.b.stride, steps));
     }
 
     if (call.form == Form::batched && arrays_on_host) {
-        const std::pair<Argument, const void *> arrays[] = {{kC, call.c}, {kA, call.a}, {kB, call.b}};
+        const std::pair<Argument, const void *> arrays[] = {
+            {kC, call.c.address}, {kA, call.a.address}, {kB, call.b.address}};
         for (const auto &[argument, array] : arrays)
             for (int64_t i = 0; (argument == kC || !no_product) && i < call.batch; ++i)
                 if (!static_cast<const void *const *>(array)[i])
@@ -271,15 +272,15 @@ Verdict validate(const Call &call, bool scalars_on_host, bool arrays_on_host, Pr
     }
 #undef PYBLAS_CHECK
 
-    const auto operand = [&](const void *pointer, int64_t ld, int64_t stride, int type) {
+    const auto operand = [&](const Given &matrix) {
         Operand operand;
-        operand.dtype = dtype_of(type);
+        operand.dtype = dtype_of(matrix.type);
         if (call.form == Form::batched)
-            operand.array = static_cast<void *const *>(pointer);
+            operand.array = static_cast<void *const *>(matrix.address);
         else
-            operand.data = const_cast<void *>(pointer);
-        operand.ld = ld;
-        operand.stride = stride;
+            operand.data = const_cast<void *>(matrix.address);
+        operand.ld = matrix.ld;
+        operand.stride = matrix.stride;
         return operand;
     };
     const auto scalar = [&](const float *pointer) {
@@ -291,9 +292,9 @@ Verdict validate(const Call &call, bool scalars_on_host, bool arrays_on_host, Pr
     problem->n = call.n;
     problem->k = call.k;
     problem->batch = call.batch;
-    problem->a = operand(call.a, call.lda, call.stride_a, call.a_type);
-    problem->b = operand(call.b, call.ldb, call.stride_b, call.b_type);
-    problem->c = operand(call.c, call.ldc, call.stride_c, call.c_type);
+    problem->a = operand(call.a);
+    problem->b = operand(call.b);
+    problem->c = operand(call.c);
     problem->alpha = scalar(call.alpha);
     problem->beta = scalar(call.beta);
     if (call.row_major) { // C' = op(B)' op(A)': the stored matrices are the transposes already

@@ -10,22 +10,25 @@ namespace pyblas {
 // The argument list a caller wrote: plain, with strides, or with arrays of pointers.
 enum class Form : uint8_t { sgemm, strided_batched, batched, ex, strided_batched_ex };
 
-// One call as it was written. For Form::batched the three pointers are the arrays.
+// A matrix, or those of a batch, as the caller gave it; for Form::batched the address is that of the array.
+struct Given {
+    const void *address;
+    int64_t ld, stride = 0;
+    int type = PYBLAS_R_32F;
+};
+
+// One call as it was written.
 struct Call {
     Form form;
     bool row_major;
     int transa, transb;
     int64_t m, n, k;
     const float *alpha;
-    const void *a;
-    int64_t lda, stride_a;
-    const void *b;
-    int64_t ldb, stride_b;
+    Given a, b;
     const float *beta;
-    void *c;
-    int64_t ldc, stride_c;
-    int64_t batch;
-    int a_type = PYBLAS_R_32F, b_type = PYBLAS_R_32F, c_type = PYBLAS_R_32F, compute = PYBLAS_COMPUTE_32F; // of ex
+    Given c; // written
+    int64_t batch = 1;
+    int compute = PYBLAS_COMPUTE_32F; // of ex
 };
 
 // As messages name it.
