@@ -219,9 +219,17 @@ def destination(
 _least_seconds: dict[int, float] = {}
 
 
-# Products that are far too small for the first GPU, by shape, and which were so when they were asked for.
-_small: set[tuple[int, int, int, int]] = set()
-_MOST_SMALL = 4096
+class _Answer:
+    """That the CPU is to compute a shape: for how many calls nobody asks again, and for how many after the next answer."""
+
+    __slots__ = ("left", "next")
+
+    def __init__(self) -> None:
+        self.left, self.next = 0, 0
+
+
+_answers: dict[tuple[int, int, int, int], _Answer] = {}
+_MOST_ANSWERS, _MOST_CALLS, _FOR_GOOD = 4096, 63, 1 << 62
 
 
 def cpu_for(device: object, order: object, m: int, n: int, k: int, batch: int) -> Any:
@@ -235,7 +243,9 @@ def cpu_for(device: object, order: object, m: int, n: int, k: int, batch: int) -
     if device != "auto":
         raise LookupError
     shape = (m, n, k, batch) if order == "F" else (n, m, k, batch)
-    if shape in _small:
+    answer = _answers.get(shape)
+    if answer is not None and answer.left > 0:
+        answer.left -= 1
         return host
 
     def predict(context: Context) -> float:
@@ -244,9 +254,15 @@ def cpu_for(device: object, order: object, m: int, n: int, k: int, batch: int) -
         return float(seconds[0])
 
     if _gpu_is_sooner(0, predict):
+        _answers.pop(shape, None)
         raise LookupError
-    if predict(thread.contexts[None]) < 0.5 * _least_seconds.get(0, 0) and len(_small) < _MOST_SMALL:
-        _small.add(shape)
+    if answer is None and len(_answers) < _MOST_ANSWERS:
+        answer = _answers[shape] = _Answer()
+    if answer is not None:
+        # What cannot be sooner on a GPU is settled, and the rest is settled more and more.
+        settled = predict(thread.contexts[None]) < 0.5 * _least_seconds.get(0, 0)
+        answer.left = _FOR_GOOD if settled else answer.next
+        answer.next = min(2 * answer.next + 1, _MOST_CALLS)
     return host
 
 

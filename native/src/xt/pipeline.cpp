@@ -176,7 +176,7 @@ void Pipeline::guarded(Body body) {
 
 Status Pipeline::make_ring(bool loads, Ring *ring, int *threads, int *events) {
     // Small products go in small chunks, so that several threads have a part in them.
-    constexpr int64_t kLeastChunk = 128 << 10;
+    constexpr int64_t kLeastChunk = 128 << 10, kLittle = 8 << 20;
     const int64_t bytes_of_all = loads ? plan_.bytes_in : plan_.bytes_out;
     const int64_t chunk_bytes =
         std::min(options_.chunk_bytes, std::max(kLeastChunk, bytes_of_all / (4 * std::max(1, *threads))));
@@ -202,7 +202,9 @@ Status Pipeline::make_ring(bool loads, Ring *ring, int *threads, int *events) {
     if (count == 0)
         return kSuccess;
     ring->ready.assign(ring->chunks.size(), 0);
-    for (ring->places = std::min<int64_t>(2 * *threads + 2, count);; ring->places = (ring->places + 1) / 2) {
+    // Enough for the threads, and for all of a small product, where nobody then has to wait for a place.
+    const int64_t enough = std::max<int64_t>(2 * *threads + 2, kLittle / ring->place_bytes);
+    for (ring->places = std::min(enough, count);; ring->places = (ring->places + 1) / 2) {
         const Status status =
             executor_.allocate_staging(static_cast<size_t>(ring->places * ring->place_bytes), &ring->memory);
         if (status != PYBLAS_STATUS_ALLOC_FAILED || ring->places == 1) {
