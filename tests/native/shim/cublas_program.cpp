@@ -96,6 +96,11 @@ int main() {
     all_done(cublasSgemmBatched(handle, t, plain, m, n, k, &alpha, pointers, k, pointers + batch, k, &zero,
                                 pointers + 2 * batch, m, batch),
              "SgemmBatched");
+    const auto inputs = reinterpret_cast<const void *const *>(pointers);
+    all_done(cublasGemmBatchedEx(handle, t, plain, m, n, k, &alpha, inputs, CUDA_R_32F, k, inputs + batch, CUDA_R_32F,
+                                 k, &zero, reinterpret_cast<void *const *>(pointers + 2 * batch), CUDA_R_32F, m, batch,
+                                 CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+             "GemmBatchedEx");
 
     float *scalars = numbers(2);
     scalars[0] = 1.5f;
@@ -111,6 +116,35 @@ int main() {
     expect(!cudaStreamEndCapture(stream, &graph) && !cudaGraphInstantiate(&executable, graph, 0), "capture");
     expect(!cudaGraphLaunch(executable, stream), "replay");
     done(captured, "captured");
+
+    // What is captured reads the scalars at each replay.
+    cudaGraph_t with_scalars;
+    cudaGraphExec_t with_scalars_executable;
+    scalars[0] = -7;
+    expect(!cublasSetPointerMode(handle, CUBLAS_POINTER_MODE_DEVICE), "SetPointerMode");
+    expect(!cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
+    const cublasStatus_t with_device_scalars =
+        cublasSgemm(handle, t, plain, m, n, k, scalars, a, k, b, k, scalars + 1, c, m);
+    expect(!cudaStreamEndCapture(stream, &with_scalars) &&
+               !cudaGraphInstantiate(&with_scalars_executable, with_scalars, 0),
+           "capture");
+    scalars[0] = 1.5f;
+    expect(!cudaGraphLaunch(with_scalars_executable, stream), "replay");
+    done(with_device_scalars, "captured with scalars on the device");
+    expect(!cublasSetPointerMode(handle, CUBLAS_POINTER_MODE_HOST), "SetPointerMode");
+
+    int devices = 0;
+    expect(!cudaGetDeviceCount(&devices), "GetDeviceCount");
+    for (int device = devices - 1; device > 0; --device) {
+        cublasHandle_t other;
+        expect(!cudaSetDevice(device) && !cublasCreate(&other), "another device");
+        done(cublasSgemm(other, t, plain, m, n, k, &alpha, a, k, b, k, &zero, c, m), "on another device");
+        expect(!cudaSetDevice(0), "the first device");
+        done(cublasSgemm(handle, t, plain, m, n, k, &alpha, a, k, b, k, &zero, c, m), "on the first device between");
+        expect(!cudaSetDevice(device), "another device");
+        done(cublasSgemm(other, t, plain, m, n, k, &alpha, a, k, b, k, &zero, c, m), "on another device again");
+        expect(!cublasDestroy(other) && !cudaSetDevice(0), "Destroy");
+    }
 
     // y = op(A) x, as a product with one column.
     for (int i = 0; i < m; ++i)
