@@ -93,6 +93,11 @@ struct Cut {
 
 constexpr int64_t kEnoughTiles = 16;
 
+// Few threads get one large tile each where that is even, as large tiles copy least. Of many threads some come late or
+// are held up, so each gets several, of this many seconds at least.
+constexpr int64_t kFewThreads = 4, kTilesEach = 3;
+constexpr double kWorthATile = 2.5e-6;
+
 // depth so that there are about kEnoughTiles pieces, each of at least least and long enough for a thread to start on.
 Cut cut(const Problem &p, int64_t tile_m, int64_t tile_n, int64_t least, double seconds) {
     const int64_t tiles = ceil_div(p.m, tile_m) * ceil_div(p.n, tile_n);
@@ -288,7 +293,14 @@ Status small_launch(const Problem &p, const Launch &launch) {
     const double seconds = small_cost(p, *launch.device);
     const bool whole = p.batch > 1 || seconds < kWorthCutting;
     const bool by_columns = !whole && p.n >= 2 * p.m && p.transa == Op::N;
-    const Cut by = {whole || by_columns ? kRowBlock : 64, by_columns ? 48 : kColBlock, p.k};
+    Cut by = {whole || by_columns ? kRowBlock : 64, by_columns ? 48 : kColBlock, p.k};
+    if (const int64_t threads = whole || by_columns ? 0 : thread_limit(); threads > kFewThreads) {
+        constexpr int64_t kLeastCols = 32;
+        const int64_t wanted = std::min(kTilesEach * threads, int64_t(seconds / kWorthATile));
+        const int64_t across = std::clamp<int64_t>(ceil_div(wanted, ceil_div(p.m, by.tile_m)), ceil_div(p.n, kColBlock),
+                                                   ceil_div(p.n, kLeastCols));
+        by.tile_n = ceil_div(ceil_div(p.n, across), 8) * 8;
+    }
     return for_pieces(p, by, seconds, SmallPieces());
 }
 
@@ -359,10 +371,12 @@ Status packed_launch(const Problem &p, const Launch &launch) {
     if (by.depth >= p.k && p.n > kColBlock) {
         // The order of a sum does not depend on the tile it is in, so tiles may follow the threads: few large ones,
         // which copy least, but as many for each thread.
-        const int64_t threads = thread_limit();
+        const int64_t threads = thread_limit(), each = threads > kFewThreads ? kTilesEach : 1,
+                      least = threads > kFewThreads ? 64 : 256;
         int64_t down = ceil_div(p.m, kPackRows), across = ceil_div(p.n, kPackCols);
-        const auto uneven = [&] { return p.batch * down * across % threads != 0; };
-        while (uneven() && p.batch * down * across < 4 * threads && std::max(p.m / down, p.n / across) >= 256)
+        const auto tiles = [&] { return p.batch * down * across; };
+        while ((tiles() % threads != 0 || tiles() < each * threads) && tiles() < 4 * threads &&
+               std::max(p.m / down, p.n / across) >= least)
             ++(p.m / down >= p.n / across ? down : across);
         by = {ceil_div(ceil_div(p.m, down), kLine) * kLine, ceil_div(p.n, across), p.k};
     }

@@ -26,7 +26,8 @@ constexpr int kMaxThreads = 4096;
 // A sleeping thread needs some 10 us to arrive and the caller some 3 us to wake it; one that still spins is there at
 // once, and sharing with it costs 0.4 us.
 constexpr double kWorthWaking = 40e-6;
-constexpr double kWorthSharing = 5e-6; // also of each thread's part, from three threads on
+constexpr double kWorthSharing = 5e-6;
+constexpr double kPart = 2e-6; // of a thread, at least, from three threads on
 constexpr auto kSpin = std::chrono::microseconds(60);
 constexpr int64_t kSpinNanoseconds = std::chrono::nanoseconds(kSpin).count();
 
@@ -293,8 +294,7 @@ void parallel(int64_t count, double seconds, Piece piece, const void *context) {
         if (p && (seconds > kWorthWaking || awake() || follows())) {
             bool idle = false;
             if (p->busy.compare_exchange_strong(idle, true, std::memory_order_acquire)) {
-                const int64_t worth =
-                    std::max<int64_t>(2, int64_t(std::min(seconds / kWorthSharing, double(kMaxThreads))));
+                const int64_t worth = std::max<int64_t>(2, int64_t(std::min(seconds / kPart, double(kMaxThreads))));
                 const int helpers = int(std::min<int64_t>({thread_limit(), count, worth})) - 1;
                 if (helpers > 0) {
                     grow(*p, helpers);
