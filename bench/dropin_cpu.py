@@ -1,7 +1,7 @@
 """Times NumPy's products of 1000 mixed shapes with and without the preloaded shim; writes bench/results/cpu_<name>_dropin.csv.
 
     python bench/dropin_cpu.py --name zen5_2cores
-    OPENBLAS_NUM_THREADS=1 python bench/dropin_cpu.py --name zen5_1thread # where the other cores are not idle
+    python bench/dropin_cpu.py --name zen5_1thread --busy # on a machine with other work on it
 
 The same loop runs in processes of its own, in turns: alone, and under `pyblas-sgemm run`. It knows nothing of the shim.
 Nobody is timed while the other's threads may still spin, and the best of all turns counts: other work on the machine
@@ -44,14 +44,14 @@ def shapes():
     return found
 
 
-def seconds_of(shape):
+def seconds_of(shape, clock):
     """The best of some groups of calls, each long enough for the clock."""
     m, n, k, ops = shape
     rng = np.random.default_rng(m * 31 + n * 7 + k)
     a = rng.standard_normal((m, k) if ops[0] == "N" else (k, m), dtype=np.float32)
     b = rng.standard_normal((k, n) if ops[1] == "N" else (n, k), dtype=np.float32)
     a, b, c = a if ops[0] == "N" else a.T, b if ops[1] == "N" else b.T, np.empty((m, n), np.float32)
-    multiply, clock = np.matmul, time.perf_counter
+    multiply = np.matmul
     multiply(a, b, out=c)
     begin = clock()
     multiply(a, b, out=c)
@@ -65,9 +65,9 @@ def seconds_of(shape):
     return best
 
 
-def turn(chosen, shim):
+def turn(chosen, shim, busy=False):
     """Seconds of the chosen shapes in a process of its own."""
-    command = [sys.executable, __file__, "--work", json.dumps(chosen)]
+    command = [sys.executable, __file__, *["--busy"] * busy, "--work", json.dumps(chosen)]
     if shim:
         command = [sys.executable, "-m", "pyblas_sgemm", "run", *command]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
@@ -94,19 +94,26 @@ def main():
     parser.add_argument("--name", help="the machine, for the csv's name; without it nothing is written")
     parser.add_argument("--turns", type=int, default=2, help="turns of all shapes (default: %(default)s)")
     parser.add_argument("--again", type=int, default=3, help="further turns of those above the limit")
+    parser.add_argument("--busy", action="store_true", help="one thread, by the processor's time that it took")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         time.sleep(0.3)
-        print(json.dumps([seconds_of(shape) for shape in json.loads(options.work)]))
+        clock = time.thread_time if options.busy else time.perf_counter
+        print(json.dumps([seconds_of(shape, clock) for shape in json.loads(options.work)]))
         return 0
+    if "OPENBLAS_CORETYPE" in os.environ:  # it would hold OpenBLAS to an older processor's kernels
+        environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
+        os.execve(sys.executable, [sys.executable, *sys.argv], environment)
+    if options.busy:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
     chosen = shapes()
     best = {(shape, shim): float("inf") for shape in chosen for shim in (False, True)}
 
     def measure(some):
         for shim in (False, True):
-            for shape, seconds in zip(some, turn(some, shim), strict=True):
+            for shape, seconds in zip(some, turn(some, shim, options.busy), strict=True):
                 best[shape, shim] = min(best[shape, shim], seconds)
 
     def ratio(shape):
@@ -132,11 +139,11 @@ def main():
     for shape in slow:
         print(f"above {LIMIT}: {shape} {ratio(shape):.2f} ({best[shape, False] * 1e6:.2f} us alone)")
     if options.name:
-        write(options.name, chosen, best, ours)
+        write(options.name, chosen, best, ours, options.busy)
     return 1 if slow else 0
 
 
-def write(name, chosen, best, ours):
+def write(name, chosen, best, ours, busy):
     root = Path(__file__).resolve().parents[1]
     commit = subprocess.run(
         ["git", "-C", root, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
@@ -146,8 +153,8 @@ def write(name, chosen, best, ours):
     info = pyblas_sgemm.info()["cpu"]
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    fixed = [model, blas["num_threads"], np.__version__, f"{blas['internal_api']} {blas['version']}",
-             info["instruction_set"], commit]  # fmt: skip
+    fixed = [model, 1 if busy else blas["num_threads"], np.__version__,
+             f"{blas['internal_api']} {blas['version']} {blas['architecture']}", info["instruction_set"], commit]  # fmt: skip
     with open(root / "bench" / "results" / f"cpu_{name}_dropin.csv", "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)

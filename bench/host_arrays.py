@@ -246,7 +246,7 @@ SHAPES = [
 
 PLACES = ("auto", "cpu", "cuda")
 LEARNING = 5  # calls after which 'auto' has tried what it tries
-TURNS, MOST_TURNS, LIMIT = 3, 9, 1.1  # further turns for what looks slower than is promised
+TURNS, MOST_TURNS, LIMIT = 3, 40, 1.1  # further turns for what looks slower than is promised
 
 
 def automatic(options: argparse.Namespace) -> Iterable[dict[str, Any]]:

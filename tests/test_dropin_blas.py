@@ -101,8 +101,8 @@ def test_numpy_1000_mixed_shapes(prints, record):
     assert record.count() == 1000
     assert len({line["entry"] for line in lines}) == 1
     taken = [line for line in lines if line["taken"]]
-    assert sum(line["count"] for line in taken) > 600
-    assert all(2 * line["m"] * line["n"] * line["k"] >= 16000 for line in taken)
+    assert sum(line["count"] for line in taken) > 300
+    assert all(2 * line["m"] * line["n"] * line["k"] >= 100000 for line in taken)
     assert all(line["checked"] == line["count"] and line["worst_ratio"] <= 1 for line in taken)
     declined = [line for line in lines if not line["taken"]]
     assert {line["reason"] for line in declined} == {"less work than PYBLAS_SGEMM_MIN_FLOPS"}
@@ -142,7 +142,7 @@ def test_scipy_all_operations(prints, record):
         BOUND
         + """
 from scipy.linalg import blas
-for m, n, k in ((3, 4, 5), (33, 65, 40), (200, 100, 150), (1, 300, 300)):
+for m, n, k in ((3, 4, 5), (33, 65, 40), (200, 100, 150), (1, 600, 600)):
     for trans_a in (0, 1, 2):
         for trans_b in (0, 1):
             a = np.asfortranarray(rng.standard_normal((k, m) if trans_a else (m, k), dtype=np.float32))
