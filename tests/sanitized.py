@@ -16,7 +16,7 @@ import engines
 import pyblas_sgemm
 from engines import SUCCESS, ffi, lib, message
 from problems import Problem, Product
-from test_gemm_ex import BF16, F16, F32, Case
+from test_gemm_ex import BF16, F16, F32, Case, refuses
 
 PRODUCTS = [
     Product(33, 17, 65),
@@ -59,8 +59,9 @@ def main(patterns: list[str]) -> None:
         assert lib.pyblasSetKernel(handle, name.encode()) == SUCCESS, message()
         assert lib.pyblasSetComputeMode(handle, engines.MODES[mode]) == SUCCESS, message()
         for case in HALF_PRODUCTS if not name or "float16" in known[name].types else []:
-            case.solve(gpu, handle)
-            done[name] += 1
+            if not refuses((name,), case):
+                case.solve(gpu, handle)
+                done[name] += 1
         for product in PRODUCTS if not name or "float32" in known[name].types else []:
             problem = Problem(product)
             blocks = problem.blocks(gpu)

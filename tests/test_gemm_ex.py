@@ -158,6 +158,11 @@ def test_products(engine, handle, ops, types):
         Case(m, n, k, ops, types, **SETTINGS[i % len(SETTINGS)]).solve(engine, handle, narrow=i % 2 == 0)
 
 
+def refuses(row, case):
+    """The tile whose sums stay in the tensor cores is for a C of 16 bits and what the copy engine takes."""
+    return row[0] == "half_wgmma_256x128x64" and (case.types[1] == F32 or case.a.ld % 8 or case.b.ld % 8)
+
+
 @pytest.mark.parametrize("row", ROWS)
 @every_half_pair
 @every_op_pair
@@ -169,7 +174,7 @@ def test_every_kernel(row, ops, types):
     for i, (m, n, k) in enumerate([*SIZES, (130, 260, 0), (257, 70, 1030), (40, 300, 100)]):
         for change in range(2):
             case = Case(m, n, k, ops, types, **SETTINGS[(2 * i + change) % len(SETTINGS)])
-            if newer:
+            if newer or refuses(row, case):
                 assert case.run(engine, handle)[0] == NOT_SUPPORTED
             else:
                 case.solve(engine, handle)
@@ -316,7 +321,7 @@ def test_the_error_is_that_of_float32_sums(engine, handle):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("row", [row for row in ROWS if row.id.startswith("half_wgmma")])
+@pytest.mark.parametrize("row", [row for row in ROWS if row.id.startswith("half_wgmma_128")])
 def test_sums_leave_the_tensor_cores_in_time(gpu, gpu_handle, row):
     """Every 512 of k; until then their error grows with k."""
     engines.set_kernel(gpu_handle, row[0])
@@ -338,13 +343,14 @@ def test_float16_with_sizes_and_alignment_that_vectors_do_not_fit(engine, handle
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=["float16", "bfloat16"])
 def test_rows_do_not_depend_on_their_number(engine, handle, dtype):
     assert lib.pyblasSetBatchInvariant(handle, 1) == SUCCESS
-    case = Case(300, 70, 700, ("N", "N"), (dtype, F32), order="C")
-    whole = case.solve(engine, handle)
-    for rows in (1, 2, 17, 128):
-        part = Case(rows, 70, 700, ("N", "N"), (dtype, F32), order="C")
-        part.a.words[part.a.index] = case.a.words[case.a.index][:, :rows]
-        part.b.words[part.b.index] = case.b.words[case.b.index]
-        reference.assert_same_bits(part.solve(engine, handle), whole[:, :rows])
+    for n, k, c_type in [(70, 700, F32), (256, 1030, dtype)]:
+        case = Case(600, n, k, ("N", "N"), (dtype, c_type), order="C")
+        whole = case.solve(engine, handle)
+        for rows in (1, 2, 17, 128, 257):
+            part = Case(rows, n, k, ("N", "N"), (dtype, c_type), order="C")
+            part.a.words[part.a.index] = case.a.words[case.a.index][:, :rows]
+            part.b.words[part.b.index] = case.b.words[case.b.index]
+            assert np.array_equal(words(part.solve(engine, handle)), words(whole[:, :rows]))
 
 
 def test_compute_types(engine, handle):

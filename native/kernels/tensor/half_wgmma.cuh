@@ -21,38 +21,39 @@
 #include "../device/half.cuh"
 #include "../device/launch.cuh"
 #include "../device/ptx.cuh"
+#include "../device/tensor_maps.cuh"
 #include "fragments.hpp"
 #include "kernel.hpp"
-#include "tensor_map.cuh"
 
 namespace pyblas {
 
 constexpr int kLineBytes = kSwizzledRowBytes, kLine = kLineBytes / 2; // 64 numbers that lie together
 constexpr int kStageDepth = 64;                                       // of k
 
-// BM x 128 outputs of C for a block; each of two warpgroups has half of the columns. Part: of k, whose sums stay in the
-// tensor cores.
-template <int BM_, int Stages_, int Part_>
+// BM x 128 outputs of C for a block; each of two warpgroups has half of the columns. The sums of all of k stay in the
+// tensor cores, and the copy engine brings all tiles, or there are totals beside them and threads that load.
+template <int BM_, int Stages_, bool AllOfK_>
 struct HalfTile {
-    static constexpr int BM = BM_, BN = 128, kStages = Stages_, kPart = Part_, kGroups = 2;
+    static constexpr int BM = BM_, BN = 128, kStages = Stages_, kGroups = 2;
+    static constexpr bool kAllOfK = AllOfK_;
     static constexpr int kGroupN = BN / kGroups, kSums = BM / 2; // of a thread
     static constexpr int kThreads = (kGroups + 1) * 128;
     static constexpr int kBytesA = BM * kLineBytes, kStageBytes = (BM + BN) * kLineBytes;
     static constexpr int kSharedBytes = kSwizzleAtomBytes + kStages * (kStageBytes + 16);
-    static constexpr int kProducerRegisters = 136, kConsumerRegisters = 184;
-    static constexpr int kTogether = 16; // lines that a warp loads at once
+    static constexpr int kProducerRegisters = kAllOfK ? 40 : 136, kConsumerRegisters = kAllOfK ? 232 : 184;
+    static constexpr int kTogether = 16;    // lines that a warp loads at once
+    static constexpr int kBand = 2048 / BM; // tile rows
 
     static_assert(BM % 64 == 0 && kGroupN == 64, "lines and an instruction's rows tile the block");
-    static_assert(kPart % kStageDepth == 0, "whole stages");
     static_assert(kSharedBytes <= 227 * 1024, "what a block can have");
 };
 
 // What the host has found out about the operands.
 struct HalfPlan {
     bool by_engine_a, by_engine_b; // the copy engine takes it
-    bool shared_a, shared_b;       // one matrix for all products
     int cluster;                   // blocks; 2 only if the copy engine takes both
     int rows, columns, tiles;      // tile rows in whole clusters, tile columns, all of all products
+    int part;                      // stages whose sums stay in the tensor cores
 };
 
 struct HalfPlace {
@@ -60,8 +61,8 @@ struct HalfPlace {
 };
 
 // Bands of tile rows, column by column, so that tiles at work share rows of A and columns of B in L2.
-__device__ __forceinline__ HalfPlace place_of(const HalfPlan &plan, int number) {
-    const int band = 16 / plan.cluster;
+__device__ __forceinline__ HalfPlace place_of(const HalfPlan &plan, int tile_rows, int number) {
+    const int band = tile_rows / plan.cluster;
     const int each = plan.rows * plan.columns, batch = number / each, inside = number - batch * each;
     const int first = inside / (band * plan.columns) * band, height = min(band, plan.rows - first);
     const int step = inside - first * plan.columns, column = step / height;
@@ -163,7 +164,7 @@ __device__ __forceinline__ void store_pairs(const Epilogue &epilogue, void *c_of
 template <class Tile, Dtype type, bool AcrossA, bool AcrossB>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     half_wgmma(__grid_constant__ const Problem problem, __grid_constant__ const HalfPlan plan,
-               __grid_constant__ const CUtensorMap map_a, __grid_constant__ const CUtensorMap map_b) {
+               __grid_constant__ const MatrixMap map_a, __grid_constant__ const MatrixMap map_b) {
 #if PYBLAS_HAS_WGMMA
     constexpr ptx::Number kNumber = type == Dtype::f16 ? ptx::Number::f16 : ptx::Number::bf16;
 
@@ -175,11 +176,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     char *const stages = memory + skew;
     uint64_t *const full = reinterpret_cast<uint64_t *>(stages + Tile::kStages * Tile::kStageBytes);
     uint64_t *const empty = full + Tile::kStages;
-    const bool by_engine = plan.by_engine_a && plan.by_engine_b;
+    const bool by_engine = Tile::kAllOfK || (plan.by_engine_a && plan.by_engine_b);
     const int rank = plan.cluster > 1 ? ptx::block_of_cluster() : 0;
     if (threadIdx.x == 0) {
-        ptx::prefetch_tensor_map(&map_a);
-        ptx::prefetch_tensor_map(&map_b);
+        ptx::prefetch_tensor_map(&map_a.map);
+        ptx::prefetch_tensor_map(&map_b.map);
         for (int stage = 0; stage < Tile::kStages; ++stage) {
             ptx::init_barrier(full + stage, by_engine ? 1 : 128);
             ptx::init_barrier(empty + stage, plan.cluster * Tile::kGroups * 4);
@@ -207,9 +208,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         uint32_t parity = 1; // the first turn finds all stages empty
         if (by_engine ? thread == 0 : true) {
             for (int number = first_tile; number < plan.tiles; number += next_tile) {
-                const HalfPlace place = place_of(plan, number);
+                const HalfPlace place = place_of(plan, Tile::kBand, number);
                 const int row = (place.row * plan.cluster + rank) * Tile::BM, column = place.column * Tile::BN;
-                const int batch_a = plan.shared_a ? 0 : place.batch, batch_b = plan.shared_b ? 0 : place.batch;
+                const int batch_a = map_a.first + map_a.step * place.batch;
+                const int batch_b = map_b.first + map_b.step * place.batch;
                 const HalfLines<AcrossA> a = {problem.a.matrix<const uint16_t>(place.batch), problem.a.ld,
                                               static_cast<int>(problem.m), static_cast<int>(problem.k)};
                 const HalfLines<AcrossB> b = {problem.b.matrix<const uint16_t>(place.batch), problem.b.ld,
@@ -221,26 +223,26 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                     ptx::wait(empty + stage, parity);
                     if (by_engine) {
                         ptx::arrive_and_expect(barrier, Tile::kStageBytes);
-                        copy_lines<Tile::BM, AcrossA>(tile_a, &map_a, row, k, batch_a, barrier, 0);
+                        copy_lines<Tile::BM, AcrossA>(tile_a, &map_a.map, row, k, batch_a, barrier, 0);
                         constexpr int kHalf = Tile::BN / 2; // of its columns' tile, which is the other block's too
                         if (plan.cluster > 1) {
-                            copy_lines<kHalf, AcrossB>(tile_b + rank * kHalf * kLineBytes, &map_b,
+                            copy_lines<kHalf, AcrossB>(tile_b + rank * kHalf * kLineBytes, &map_b.map,
                                                        column + rank * kHalf, k, batch_b, barrier, 3);
                         } else {
-                            copy_lines<kHalf, AcrossB>(tile_b, &map_b, column, k, batch_b, barrier, 0);
-                            copy_lines<kHalf, AcrossB>(tile_b + kHalf * kLineBytes, &map_b, column + kHalf, k, batch_b,
-                                                       barrier, 0);
+                            copy_lines<kHalf, AcrossB>(tile_b, &map_b.map, column, k, batch_b, barrier, 0);
+                            copy_lines<kHalf, AcrossB>(tile_b + kHalf * kLineBytes, &map_b.map, column + kHalf, k,
+                                                       batch_b, barrier, 0);
                         }
-                    } else {
+                    } else if constexpr (!Tile::kAllOfK) {
                         if (thread == 0) {
                             constexpr int kHalf = Tile::BN / 2;
                             ptx::expect(barrier, (plan.by_engine_a ? Tile::kBytesA : 0) +
                                                      (plan.by_engine_b ? Tile::kStageBytes - Tile::kBytesA : 0));
                             if (plan.by_engine_a)
-                                copy_lines<Tile::BM, AcrossA>(tile_a, &map_a, row, k, batch_a, barrier, 0);
+                                copy_lines<Tile::BM, AcrossA>(tile_a, &map_a.map, row, k, batch_a, barrier, 0);
                             if (plan.by_engine_b) {
-                                copy_lines<kHalf, AcrossB>(tile_b, &map_b, column, k, batch_b, barrier, 0);
-                                copy_lines<kHalf, AcrossB>(tile_b + kHalf * kLineBytes, &map_b, column + kHalf, k,
+                                copy_lines<kHalf, AcrossB>(tile_b, &map_b.map, column, k, batch_b, barrier, 0);
+                                copy_lines<kHalf, AcrossB>(tile_b + kHalf * kLineBytes, &map_b.map, column + kHalf, k,
                                                            batch_b, barrier, 0);
                             }
                         }
@@ -269,11 +271,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         int stage = 0;
         uint32_t parity = 0;
         for (int number = first_tile; number < plan.tiles; number += next_tile) {
-            float total[Tile::kSums] = {}, acc[Tile::kSums];
-            constexpr int kChunks = Tile::kPart / kStageDepth;
+            float total[Tile::kAllOfK ? 1 : Tile::kSums] = {}, acc[Tile::kSums] = {};
+            const float *const results = Tile::kAllOfK ? acc : total;
 #pragma unroll 1
-            for (int chunk = 0; chunk < chunks; chunk += kChunks) {
-                const int count = min(kChunks, chunks - chunk);
+            for (int chunk = 0; chunk < chunks; chunk += plan.part) {
+                const int count = Tile::kAllOfK ? chunks : min(plan.part, chunks - chunk);
                 int before = 0;
 
                 // multiply
@@ -299,13 +301,14 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                 }
                 ptx::wait_multiplies<0>(acc);
                 release(before);
+                if constexpr (!Tile::kAllOfK)
 #pragma unroll
-                for (int i = 0; i < Tile::kSums; ++i)
-                    total[i] += acc[i];
+                    for (int i = 0; i < Tile::kSums; ++i)
+                        total[i] += acc[i];
             }
 
             // store
-            const HalfPlace place = place_of(plan, number);
+            const HalfPlace place = place_of(plan, Tile::kBand, number);
             const int row = (place.row * plan.cluster + rank) * Tile::BM + fragment_column(thread, 0);
             const int column = place.column * Tile::BN + own_column + fragment_row(thread, 0);
             const int64_t item = bytes_of(problem.c.dtype);
@@ -322,7 +325,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                 for (int candidate = 0; candidate < 2 * kParts; ++candidate)
                     if (candidate == turn) {
                         const float *const from =
-                            total + candidate / kParts * 2 + candidate % kParts * 4 * kStoredPairs;
+                            results + candidate / kParts * 2 + candidate % kParts * 4 * kStoredPairs;
 #pragma unroll
                         for (int i = 0; i < kStoredPairs; ++i)
                             sums[i] = {from[i * 4], from[i * 4 + 1]};
@@ -348,33 +351,37 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #endif
 }
 
-// Boxes of 64 numbers that lie together by so many lines. False if the copy engine does not take the operand.
-inline bool lines_map(const Operand &operand, int64_t length, int64_t lines, int64_t batch, int box_lines,
-                      CUtensorMap *map) {
-    constexpr int64_t kMostStride = int64_t{1} << 38; // of elements
-    const bool one = batch == 1 || operand.stride == 0;
-    const int64_t stride = one ? operand.ld : operand.stride;
-    return reinterpret_cast<uintptr_t>(operand.data) % 16 == 0 && operand.ld % 8 == 0 && operand.ld < kMostStride &&
-           stride > 0 && stride % 8 == 0 && stride < kMostStride &&
-           box_map(CU_TENSOR_MAP_DATA_TYPE_UINT16, operand.data, {length, lines, 1, one ? 1 : batch},
-                   {operand.ld * 2, operand.ld * 2, stride * 2}, kLine, box_lines, map) == kSuccess;
+// Boxes of 64 numbers that lie together by so many lines.
+inline Status map_lines(const Operand &operand, int64_t length, int64_t lines, int64_t batch, int box_lines,
+                        MatrixMap *mapped) {
+    return map_matrices(operand, length, lines, batch, kLine, box_lines, false, CU_TENSOR_MAP_SWIZZLE_128B, mapped,
+                        CU_TENSOR_MAP_DATA_TYPE_UINT16);
 }
 
+using SquareHalves = HalfTile<128, 6, false>;
+using TallHalves = HalfTile<256, 4, true>;
+
+// Part: of k.
 template <class Tile>
-Status multiply_halves(const Problem &problem, const Launch &launch_on) {
+Status multiply_halves(const Problem &problem, const Launch &launch_on, int64_t part) {
     const bool across_a = problem.transa == Op::N, across_b = problem.transb == Op::T;
-    CUtensorMap map_a = {}, map_b = {};
+    MatrixMap map_a = {}, map_b = {};
     HalfPlan plan = {};
     const bool reads = problem.k > 0 && problem.a.data && problem.b.data;
-    if (reads) {
-        plan.by_engine_a = lines_map(problem.a, across_a ? problem.m : problem.k, across_a ? problem.k : problem.m,
-                                     problem.batch, across_a ? kStageDepth : Tile::BM, &map_a);
-        plan.by_engine_b = lines_map(problem.b, across_b ? problem.n : problem.k, across_b ? problem.k : problem.n,
-                                     problem.batch, across_b ? kStageDepth : Tile::BN / 2, &map_b);
-    }
-    plan.shared_a = problem.a.stride == 0, plan.shared_b = problem.b.stride == 0;
+    plan.by_engine_a = reads && can_map(problem.a, problem.batch);
+    plan.by_engine_b = reads && can_map(problem.b, problem.batch);
+    if (plan.by_engine_a)
+        PYBLAS_TRY(map_lines(problem.a, across_a ? problem.m : problem.k, across_a ? problem.k : problem.m,
+                             problem.batch, across_a ? kStageDepth : Tile::BM, &map_a));
+    if (plan.by_engine_b)
+        PYBLAS_TRY(map_lines(problem.b, across_b ? problem.n : problem.k, across_b ? problem.k : problem.n,
+                             problem.batch, across_b ? kStageDepth : Tile::BN / 2, &map_b));
+    if constexpr (Tile::kAllOfK)
+        if (reads && !(plan.by_engine_a && plan.by_engine_b)) // the same sums in another tile
+            return multiply_halves<SquareHalves>(problem, launch_on, part);
+    plan.part = static_cast<int>((part + kStageDepth - 1) / kStageDepth);
     const int64_t rows = (problem.m + Tile::BM - 1) / Tile::BM, columns = (problem.n + Tile::BN - 1) / Tile::BN;
-    plan.cluster = plan.by_engine_a && plan.by_engine_b && rows > 1 ? 2 : 1;
+    plan.cluster = !Tile::kAllOfK && plan.by_engine_a && plan.by_engine_b && rows > 1 ? 2 : 1;
     plan.rows = static_cast<int>((rows + plan.cluster - 1) / plan.cluster);
     plan.columns = static_cast<int>(columns);
     plan.tiles = static_cast<int>(plan.rows * columns * problem.batch);
