@@ -84,23 +84,81 @@ def test_rows_do_not_depend_on_the_batch(engine, ops, order):
         reference.assert_same_bits(engine.numpy(c), whole, f"{batch} batches of {m} x {n} x {k}")
 
 
-def test_every_kernel_that_keeps_it_gives_the_same_bits(engine):
+def chosen(handle, n, k):
+    name, reason = ffi.new("char const **"), ffi.new("char const **")
+    assert lib.pyblasSelectedKernel(handle, 0, 0, 35, n, k, 1, name, reason) == SUCCESS, message()
+    return ffi.string(name[0]).decode()
+
+
+def order_of_sums(kernel):
+    """Planes are summed in the tensor cores; all other kernels add one after another."""
+    return next((scheme for scheme in ("f16x2", "f16x1") if scheme in kernel), "multiply-adds")
+
+
+@pytest.mark.parametrize("mode", ["fp32", "fp32_pedantic", "tf32"])
+def test_kernels_of_one_order_give_the_same_bits(engine, handle, mode):
     """Which of them runs depends on sizes, so they must agree; a kernel that does not keep it is refused by name."""
-    kept = set()
+    assert lib.pyblasSetBatchInvariant(handle, 1) == lib.pyblasSetComputeMode(handle, engines.MODES[mode]) == SUCCESS
     for n, k in [(1, 7), (40, 64), (33, 257), (130, 1029), (16, 5000)]:
         rows = Rows(engine, 35, n, k, ("N", "N"), "C")
-        want = rows.product(0, 35)
+        want = {order_of_sums(chosen(handle, n, k)): rows.product(0, 35, compute=mode)}
+        kept = 0
         for name, where, *_ in engines.kernel_rows():
             if where != engine.name:
                 continue
-            handle = pyblas_sgemm.Handle(kernel=name, batch_invariant=True)
+            forced = pyblas_sgemm.Handle(kernel=name, batch_invariant=True, compute=mode)
             try:
-                got = rows.product(0, 35, handle=handle, batch_invariant=None)
+                got = rows.product(0, 35, handle=forced, batch_invariant=None)
             except NotSupportedError:
                 continue
-            kept.add(name)
-            reference.assert_same_bits(got, want, f"{name}, n={n}, k={k}")
-    assert kept
+            kept += 1
+            reference.assert_same_bits(got, want.setdefault(order_of_sums(name), got), f"{name}, n={n}, k={k}")
+        assert kept
+
+
+@pytest.mark.parametrize("mode", ["fp32", "fp32_pedantic", "tf32"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rows_of_large_products(engine, mode, order):
+    for n, k in [(200, 520), (1024, 129), (33, 4097)]:
+        rows = Rows(engine, 2048, n, k, ("N", "N"), order)
+        whole = rows.product(0, 2048, compute=mode)
+        for first, count in [(0, 1), (77, 1), (2047, 1), (5, 16), (1000, 130), (300, 1023)]:
+            label = f"{count} rows of {n} from {first} on, k={k}"
+            got = rows.product(first, count, compute=mode)
+            reference.assert_same_bits(got, whole[first : first + count], label)
+
+
+@pytest.mark.parametrize("ops", ["NN", "TT"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rows_do_not_depend_on_what_the_others_hold(engine, ops, order):
+    """Infinities, NaNs and rows whose elements lie far apart take other ways, alone or many of them in a tile."""
+    rng = np.random.default_rng(7)
+    for n, k, odd_rows in [(130, 600, 1), (70, 1029, 6), (300, 517, 150), (40, 257, 3)]:
+        rows = Rows(engine, 300, n, k, ops, order)
+        plain = rows.product(0, 300)
+        a = engine.numpy(rows.a) if ops[0] == "N" else engine.numpy(rows.a).T
+        b = engine.numpy(rows.b) if ops[1] == "N" else engine.numpy(rows.b).T
+        a, b = a.copy(), b.copy()
+        odd = rng.choice(300, odd_rows, replace=False)
+        for number, row in enumerate(odd):
+            a[row, rng.integers(k)] = [np.inf, np.nan, 1e-38, 3e38, -np.inf, 1e-20][number % 6]
+
+        def lay(x, op, order=order):
+            x = x if op == "N" else x.T
+            return engine.array((np.asfortranarray if order == "F" else np.ascontiguousarray)(x))
+
+        rows.a = lay(a, ops[0])
+        usual = np.setdiff1d(np.arange(300), odd)
+        for special_columns in (0, 2, 40):
+            b[rng.integers(k), :special_columns] = 1e-38  # a column of op(B) is every row's
+            rows.b = lay(b, ops[1])
+            whole = rows.product(0, 300)
+            if special_columns == 0:
+                reference.assert_same_bits(whole[usual], plain[usual], f"{n=} {k=}")
+            for row in [*odd[:4], *usual[:3], 299]:
+                got = rows.product(int(row), 1)
+                np.testing.assert_array_equal(got, whole[row : row + 1], f"row {row}, {n=} {k=} {special_columns=}")
+            np.testing.assert_array_equal(rows.product(100, 130), whole[100:230])
 
 
 def test_a_forced_kernel_that_does_not_keep_it_is_refused(engine, handle):
@@ -138,7 +196,7 @@ def test_selection_says_what_runs(engine, handle):
         assert lib.pyblasSelectedKernel(handle, 0, 0, m, n, k, 1, name, reason) == SUCCESS, message()
         chosen = ffi.string(name[0]).decode()
         engines.set_kernel(handle, chosen)
-        problem = Problem(Product(5, 6, 7))
+        problem = Problem(Product(5, 6, 77))
         assert problem.call(engine, handle, problem.blocks(engine)) == SUCCESS, message()
         engines.set_kernel(handle, None)
 
@@ -209,3 +267,35 @@ def test_arrays_of_pointers(engine):
     cs = [engine.array(random(3, 3, 40)) for _ in range(6)]
     gemm_batched("N", "N", 3, 40, 300, 1, list(a), 300, [b] * 6, 40, 0, cs, 40, batch_invariant=True)
     reference.assert_same_bits(np.stack([engine.numpy(c) for c in cs]), whole)
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_a_small_workspace_is_small_for_all_rows(gpu):
+    """Less than the planes of large products may need means another order of sums, for few rows too."""
+    handle = pyblas_sgemm.Handle(batch_invariant=True, workspace_limit=64 << 20)
+    rows = Rows(gpu, 2048, 300, 1029, "NN", "C")
+    whole = rows.product(0, 2048, handle=handle, batch_invariant=None)
+    for first, count in [(0, 1), (1000, 17), (2047, 1)]:
+        got = rows.product(first, count, handle=handle, batch_invariant=None)
+        reference.assert_same_bits(got, whole[first : first + count])
+
+
+@pytest.mark.gpu
+@pytest.mark.large(gpu=6)
+def test_products_in_panels(gpu):
+    """Planes of all of it would be more than the handle's workspace; behind pointers it is cut alike."""
+    m, n, k = 12000, 8000, 16384
+    a, b = (
+        gpu.xp.random.default_rng(seed).standard_normal(s, dtype=np.float32) for seed, s in ((1, (m, k)), (2, (k, n)))
+    )
+    whole = matmul(a, b, batch_invariant=True)
+    c = gpu.xp.empty_like(whole)
+    gemm_batched("N", "N", m, n, k, 1, [a], k, [b], n, 0, [c], n, batch_invariant=True)
+    reference.assert_same_bits(gpu.numpy(c[::97]), gpu.numpy(whole[::97]))
+    for row in (0, 6001, m - 1):
+        reference.assert_same_bits(
+            gpu.numpy(matmul(a[row : row + 1], b, batch_invariant=True)), gpu.numpy(whole[row : row + 1])
+        )

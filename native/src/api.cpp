@@ -92,8 +92,32 @@ size_t aligned(size_t bytes) {
     return (bytes + Workspace::kAlignment - 1) / Workspace::kAlignment * Workspace::kAlignment;
 }
 
+// Whether so much workspace makes no other order of sums than all that the handle has; it would be other bits.
+bool keeps_order(const pyblasContext &handle, const Problem &problem, size_t workspace) {
+    return !problem.batch_invariant || invariant_order(problem, handle.device, workspace) ==
+                                           invariant_order(problem, handle.device, handle.workspace.available());
+}
+
 // Chooses, finds workspace and queues. extra bytes of workspace in front of the kernel's own are the caller's; prepare
 // fills them and may change the problem.
+template <class Prepare>
+Status queue_on_gpu(pyblasContext &handle, Problem problem, size_t extra, Prepare prepare);
+
+Status queue_on_gpu(pyblasContext &handle, const Problem &problem) {
+    return queue_on_gpu(handle, problem, 0, [](char *, Problem *) { return kSuccess; });
+}
+
+// In two halves, each of which needs less workspace.
+Status queue_halves(pyblasContext &handle, const Problem &problem) {
+    Panel half = {problem.m, problem.n, problem.batch};
+    int64_t *const longest = half.batch > 1 ? &half.batch : half.rows > half.columns ? &half.rows : &half.columns;
+    *longest = (*longest + 1) / 2;
+    PYBLAS_TRY(queue_on_gpu(handle, part_of(problem, half, 0, 0, 0)));
+    return queue_on_gpu(handle,
+                        part_of(problem, half, half.batch < problem.batch ? half.batch : 0,
+                                half.rows < problem.m ? half.rows : 0, half.columns < problem.n ? half.columns : 0));
+}
+
 template <class Prepare>
 Status queue_on_gpu(pyblasContext &handle, Problem problem, size_t extra, Prepare prepare) {
     Selection selection;
@@ -105,8 +129,12 @@ Status queue_on_gpu(pyblasContext &handle, Problem problem, size_t extra, Prepar
         Status status = handle.workspace.acquire(handle.device.ordinal, handle.settings.stream, extra + bytes, &lent);
         if (status == PYBLAS_STATUS_ALLOC_FAILED && bytes && !extra && !forced) {
             // Too little memory changes the kernel, not the success.
-            status = select(problem, handle.device, 0, nullptr, &selection);
-            bytes = 0;
+            if (keeps_order(handle, problem, 0)) {
+                status = select(problem, handle.device, 0, nullptr, &selection);
+                bytes = 0;
+            } else if (std::max({problem.m, problem.n, problem.batch}) > 1) {
+                return queue_halves(handle, problem);
+            }
         }
         PYBLAS_TRY(status);
         if (extra)
@@ -121,8 +149,8 @@ Status queue_on_gpu(pyblasContext &handle, Problem problem, size_t extra, Prepar
 Status queue_host_arrays(pyblasContext &handle, const Problem &problem) {
     const bool product = problem.a.array && problem.b.array;
     const size_t one = static_cast<size_t>(problem.batch) * sizeof(void *);
-    const size_t extra = aligned(one * (product ? 3 : 1));
-    if (extra <= handle.workspace.available()) {
+    const size_t extra = aligned(one * (product ? 3 : 1)), available = handle.workspace.available();
+    if (extra <= available && keeps_order(handle, problem, available - extra)) {
         const Status status = queue_on_gpu(handle, problem, extra, [&](char *memory, Problem *prepared) {
             CUstream_st *stream = handle.settings.stream;
             Operand *operands[] = {&prepared->c, &prepared->a, &prepared->b};
@@ -144,7 +172,7 @@ Status queue_host_arrays(pyblasContext &handle, const Problem &problem) {
             operand->data = operand->array ? operand->array[i] : nullptr;
             operand->array = nullptr;
         }
-        PYBLAS_TRY(queue_on_gpu(handle, single, 0, [](char *, Problem *) { return kSuccess; }));
+        PYBLAS_TRY(queue_on_gpu(handle, single));
     }
     return kSuccess;
 }
@@ -183,7 +211,7 @@ Status multiply_anywhere(pyblasContext &handle, const Problem &problem, const ch
         PYBLAS_TRY(xt::home_of(problem.c.data, &home, &device));
         if (home != xt::Home::device)
             return run_on_cpu(problem, cpu::device(), nullptr);
-        PYBLAS_TRY(queue_on_gpu(handle, problem, 0, [](char *, Problem *) { return kSuccess; }));
+        PYBLAS_TRY(queue_on_gpu(handle, problem));
         PYBLAS_CUDA_TRY(cudaStreamSynchronize(handle.settings.stream));
         return kSuccess;
     }
@@ -238,7 +266,7 @@ Status multiply(pyblasHandle_t handle, const Call &call, Reach reach = Reach::on
             return multiply_anywhere(*handle, problem, function_name(call.form));
         if (call.form == Form::batched && settings.arrays_on_host)
             return queue_host_arrays(*handle, problem);
-        return queue_on_gpu(*handle, problem, 0, [](char *, Problem *) { return kSuccess; });
+        return queue_on_gpu(*handle, problem);
 #else
         return fail(PYBLAS_STATUS_INTERNAL_ERROR, "a GPU handle in a build without CUDA");
 #endif

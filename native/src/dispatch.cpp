@@ -122,6 +122,18 @@ const Kernel *kernel_named(const char *name) {
     return find_row([&](const Kernel &kernel) { return std::strcmp(kernel.name, name) == 0; });
 }
 
+SumOrder invariant_order(const Problem &problem, const Device &device, size_t workspace_limit) {
+    // Below, small products pay too much for packing; above, few outputs do for a single walk of all of k.
+    constexpr int64_t kLeastDepth = 512, kMostDepth = 16384, kMostHalfDepth = int64_t{1} << 30;
+    if (!device.has_90a_code || problem.mode == ComputeMode::fp32_pedantic)
+        return SumOrder::parts;
+    if (problem.a.dtype != Dtype::f32)
+        return problem.mode == ComputeMode::fp32 && problem.k <= kMostHalfDepth ? SumOrder::halves : SumOrder::parts;
+    if (problem.k < kLeastDepth || problem.k > kMostDepth || workspace_limit < kPlanesBytes)
+        return SumOrder::parts;
+    return problem.mode == ComputeMode::tf32 ? SumOrder::one_plane : SumOrder::two_planes;
+}
+
 const char *illegal(const Kernel &kernel, const Problem &problem, const Device &device, size_t workspace_limit) {
     if (kernel.engine != device.engine)
         return kernel.engine == Engine::cpu ? "it computes on host memory and the handle is for a GPU"
@@ -152,8 +164,9 @@ Status select(const Problem &problem, const Device &device, size_t workspace_lim
         *selection = {forced, predict(*forced, problem, device), wants(*forced, problem, device), 1};
         return kSuccess;
     }
+    const SumOrder order = invariant_order(problem, device, workspace_limit);
     const auto consider = [&](const Kernel &kernel) {
-        if (illegal(kernel, problem, device, workspace_limit))
+        if ((problem.batch_invariant && kernel.sum_order != order) || illegal(kernel, problem, device, workspace_limit))
             return false;
         const double seconds = predict(kernel, problem, device);
         if (!selection->kernel || seconds < selection->seconds) {

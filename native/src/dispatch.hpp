@@ -44,6 +44,10 @@ private:
     std::unique_ptr<Answer[]> answers_;
 };
 
+// The order of sums that a problem which asks for batch_invariant keeps, unless a kernel is forced: the same for all m,
+// n and batch counts.
+SumOrder invariant_order(const Problem &problem, const Device &device, size_t workspace_limit);
+
 // Why a row cannot run, or nullptr.
 const char *illegal(const Kernel &kernel, const Problem &problem, const Device &device, size_t workspace_limit);
 

@@ -184,7 +184,7 @@ void compare(const std::string &got, const char *path) {
 void check_gpu_rows(int count, char **arguments) {
     std::set<std::string> winners;
     const std::string got =
-        choices(&winners, false) + choices(nullptr, true) + choices(&winners, false, ComputeMode::fp32_pedantic) +
+        choices(&winners, false) + choices(&winners, true) + choices(&winners, false, ComputeMode::fp32_pedantic) +
         choices(&winners, false, ComputeMode::tf32) + choices(&winners, false, ComputeMode::fp32, Dtype::f16);
     std::set<std::string> more_winners;
     add_winners(&more_winners);

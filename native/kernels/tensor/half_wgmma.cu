@@ -88,7 +88,7 @@ constexpr Footprint kFootprint{Tile::kThreads, 1, Tile::kSharedBytes};
 // clang-format off
 #define PYBLAS_HALF_ROW(name, Tile)                                                                                    \
     {"half_wgmma_" name, "half_wgmma", Engine::gpu, modes(ComputeMode::fp32), 90, true, refuses<Tile>, nullptr,        \
-     cost<Tile>, launch_halves<Tile>, false, kFootprint<Tile>, nullptr, kHalfTypes}
+     cost<Tile>, launch_halves<Tile>, !Tile::kAllOfK, kFootprint<Tile>, nullptr, kHalfTypes, SumOrder::halves}
 // clang-format on
 constexpr Kernel kRows[] = {
     PYBLAS_HALF_ROW("128x128x64", Square),

@@ -266,7 +266,7 @@ __device__ __forceinline__ void multiply_place(const Problem &problem, const Epi
                                                int column_count) {
     if (row_count + column_count == 0)
         return;
-    if (row_count + column_count <= kFew)
+    if (!problem.batch_invariant && row_count + column_count <= kFew) // other rows may change the count
         few<ContiguousM, ContiguousN>(problem, epilogue, place, rows, columns, row_count, column_count);
     else
         many<ContiguousM, ContiguousN>(problem, epilogue, place, rows, columns);

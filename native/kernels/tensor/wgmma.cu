@@ -7,7 +7,7 @@
 // f16x2: two planes, three products, 22 bits. bf16x3: three planes, six products, 24 bits and all of fp32's range.
 // f16x1, for the mode tf32: one plane and product, 11 bits as TF32 has, at twice the rate of TF32 numbers.
 // 384 or 512 threads, 160 or 232 registers where it multiplies, 200 KB. Refuses k below 32, where the planes' error
-// would exceed the bound of fp32, and sizes beyond 2^30.
+// would exceed the bound of fp32.
 #include "wgmma.cuh"
 
 #include <algorithm>
@@ -20,11 +20,12 @@
 namespace pyblas {
 namespace {
 
-constexpr int64_t kLeastDepth = 32, kMostExtent = int64_t{1} << 30;
+constexpr int64_t kLeastDepth = 32;
 constexpr int64_t kLeastPanel = 256; // rows or columns, a whole number of tiles
 
 // Where all planes together would be larger than this, they are made for a part of C at a time.
-constexpr int64_t kPanelBytes = static_cast<int64_t>(Workspace::kDefaultLimit);
+constexpr int64_t kPanelBytes = static_cast<int64_t>(kPlanesBytes);
+static_assert(kPlanesBytes < Workspace::kDefaultLimit, "what a handle has unless it is told otherwise");
 
 // At most so many bytes of planes for one product of these sizes; in double, which nothing overflows.
 template <class Tile>
@@ -36,14 +37,13 @@ double plane_bytes(int64_t rows, int64_t columns, int64_t k) {
 
 template <class Tile>
 Panel panel_of(const Problem &problem) {
-    constexpr double kRoom = 0.97 * kPanelBytes; // exponents and what else packing needs are small beside planes
+    constexpr double kRoom =
+        0.95 * kPanelBytes; // exponents and extents are less than a 24th of planes from 128 of k on
     Panel panel{problem.m, problem.n, problem.batch};
     const double one = plane_bytes<Tile>(problem.m, problem.n, problem.k);
     if (one * static_cast<double>(problem.batch) <= kRoom)
         return panel;
     panel.batch = std::max<int64_t>(1, static_cast<int64_t>(kRoom / one));
-    if (problem.a.array)
-        return panel; // a product behind a pointer in device memory cannot be cut
     while (plane_bytes<Tile>(panel.rows, panel.columns, problem.k) > kRoom &&
            std::max(panel.rows, panel.columns) > kLeastPanel) {
         int64_t *const longer = panel.rows > panel.columns ? &panel.rows : &panel.columns;
@@ -56,8 +56,6 @@ template <class Tile>
 const char *refuses(const Problem &problem, const Device &) {
     if (problem.k < kLeastDepth)
         return "k is below 32, too short for the error of split operands";
-    if (std::max({problem.m, problem.n, problem.k, problem.batch}) > kMostExtent)
-        return "a size is beyond 2^30";
     const Panel panel = panel_of<Tile>(problem);
     if (plane_bytes<Tile>(panel.rows, panel.columns, problem.k) > kPanelBytes)
         return "k is so deep that the planes of one tile need too much memory";
@@ -119,18 +117,26 @@ template <class Tile>
 constexpr Footprint kFootprint{Tile::kThreads, 1, Tile::kSharedBytes};
 
 constexpr uint8_t kTensorModes = modes(ComputeMode::fp32, ComputeMode::tf32);
+constexpr uint8_t kFloatTypes = 1 << static_cast<int>(Dtype::f32);
+
+// One sum of all 64 of k leaves the tensor cores, and one thread adds all of them in turn: k is never cut then, however
+// few the tiles.
+template <class Tile>
+constexpr bool kInvariant = Tile::kScheme != Scheme::bf16x3 && Tile::kAccumulators == 1 && !Tile::kHalvesDepth;
 
 // clang-format off
 #define PYBLAS_WGMMA_ROW(name, Tile)                                                                                   \
     {"wgmma_" name, "wgmma", Engine::gpu, Tile::kScheme == Scheme::f16x1 ? modes(ComputeMode::tf32) : kTensorModes,    \
-     90, true, refuses<Tile>, workspace<Tile>, nullptr, launch_wgmma<Tile>, false, kFootprint<Tile>, work<Tile>}
+     90, true, refuses<Tile>, workspace<Tile>, nullptr, launch_wgmma<Tile>, kInvariant<Tile>, kFootprint<Tile>,        \
+     work<Tile>, kFloatTypes, Tile::kScheme == Scheme::f16x1 ? SumOrder::one_plane : SumOrder::two_planes}
 // clang-format on
 constexpr Kernel kRows[] = {
-    PYBLAS_WGMMA_ROW("64x64x64_f16x2", Tiny),         PYBLAS_WGMMA_ROW("128x64x64_f16x2", Narrow),
-    PYBLAS_WGMMA_ROW("128x128x64_f16x2", Square),     PYBLAS_WGMMA_ROW("144x128x64_f16x2", Tall),
-    PYBLAS_WGMMA_ROW("128x192x64_f16x2", Middle),     PYBLAS_WGMMA_ROW("128x256x64_f16x2", Wide),
-    PYBLAS_WGMMA_ROW("128x128x64_bf16x3", FullRange), PYBLAS_WGMMA_ROW("128x64x64_f16x1", NarrowTf32),
-    PYBLAS_WGMMA_ROW("128x128x64_f16x1", SquareTf32), PYBLAS_WGMMA_ROW("128x256x64_f16x1", WideTf32),
+    PYBLAS_WGMMA_ROW("64x64x64_f16x2", Tiny),        PYBLAS_WGMMA_ROW("128x64x64_f16x2", Narrow),
+    PYBLAS_WGMMA_ROW("64x128x64_f16x2", Flat),       PYBLAS_WGMMA_ROW("128x128x64_f16x2", Square),
+    PYBLAS_WGMMA_ROW("144x128x64_f16x2", Tall),      PYBLAS_WGMMA_ROW("128x192x64_f16x2", Middle),
+    PYBLAS_WGMMA_ROW("128x256x64_f16x2", Wide),      PYBLAS_WGMMA_ROW("128x128x64_bf16x3", FullRange),
+    PYBLAS_WGMMA_ROW("128x64x64_f16x1", NarrowTf32), PYBLAS_WGMMA_ROW("128x128x64_f16x1", SquareTf32),
+    PYBLAS_WGMMA_ROW("128x256x64_f16x1", WideTf32),
 };
 #undef PYBLAS_WGMMA_ROW
 

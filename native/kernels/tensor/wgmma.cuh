@@ -475,7 +475,8 @@ Status multiply_planes(const Problem &problem, const PackedProduct &packed, cons
 // The tiles, and who compiles their kernels.
 using Tiny = PlaneTile<Scheme::f16x2, 64, 64, 2, 6, 2, true>;
 using Narrow = PlaneTile<Scheme::f16x2, 128, 64, 2, 4, 2, true>;
-using Square = PlaneTile<Scheme::f16x2, 128, 128, 2, 3, 2>;
+using Flat = PlaneTile<Scheme::f16x2, 64, 128, 2, 4, 1>;
+using Square = PlaneTile<Scheme::f16x2, 128, 128, 2, 3, 1>;
 using Tall = PlaneTile<Scheme::f16x2, 144, 128, 2, 2, 2>;
 using Middle = PlaneTile<Scheme::f16x2, 128, 192, 3, 2, 1>;
 using Wide = PlaneTile<Scheme::f16x2, 128, 256, 2, 2, 1>;
@@ -488,6 +489,7 @@ using WideTf32 = PlaneTile<Scheme::f16x1, 128, 256, 2, 4, 1>;
     template Status multiply_planes<Tile>(const Problem &, const PackedProduct &, const Launch &);
 extern PYBLAS_MULTIPLY_PLANES(Tiny)           // wgmma_small.cu
     extern PYBLAS_MULTIPLY_PLANES(Narrow)     // wgmma_small.cu
+    extern PYBLAS_MULTIPLY_PLANES(Flat)       // wgmma_small.cu
     extern PYBLAS_MULTIPLY_PLANES(Square)     // wgmma_square.cu
     extern PYBLAS_MULTIPLY_PLANES(FullRange)  // wgmma_square.cu
     extern PYBLAS_MULTIPLY_PLANES(Tall)       // wgmma_tall.cu

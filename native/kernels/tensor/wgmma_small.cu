@@ -5,5 +5,6 @@ namespace pyblas {
 
 PYBLAS_MULTIPLY_PLANES(Tiny)
 PYBLAS_MULTIPLY_PLANES(Narrow)
+PYBLAS_MULTIPLY_PLANES(Flat)
 
 } // namespace pyblas

@@ -42,12 +42,14 @@ struct Case {
     int offset;
     Values values;
     float alpha, beta;
+    bool batch_invariant = false;
 
     std::string text() const {
         char buffer[200];
-        std::snprintf(buffer, sizeof buffer, "%c%c %ldx%ldx%ld batch %ld (%d) gap %ld offset %d %s alpha %g beta %g",
+        std::snprintf(buffer, sizeof buffer, "%c%c %ldx%ldx%ld batch %ld (%d) gap %ld offset %d %s alpha %g beta %g%s",
                       transa == Op::N ? 'N' : 'T', transb == Op::N ? 'N' : 'T', long(m), long(n), long(k), long(batch),
-                      int(batches), long(gap), offset, kValueNames[int(values)], double(alpha), double(beta));
+                      int(batches), long(gap), offset, kValueNames[int(values)], double(alpha), double(beta),
+                      batch_invariant ? ", batch-invariant" : "");
         return buffer;
     }
 };
@@ -240,6 +242,20 @@ bool check_planes(const Case &test, Scheme scheme, const char *name, const Plane
 
 int unfit_rows = 0;
 
+// The product of a row and a column as batch_invariant adds it.
+float in_parts(const std::vector<float> &row, const std::vector<float> &column) {
+    const auto depth = static_cast<int64_t>(row.size());
+    const int64_t part = invariant_part(depth);
+    float total = 0;
+    for (int64_t begin = 0; begin < depth; begin += part) {
+        float sum = 0;
+        for (int64_t k = begin; k < std::min(begin + part, depth); ++k)
+            sum = std::fmaf(row[static_cast<size_t>(k)], column[static_cast<size_t>(k)], sum);
+        total = depth > part ? total + sum : sum;
+    }
+    return total;
+}
+
 bool check(const Case &test, Scheme scheme) {
     const bool many = test.batch > 1;
     Matrices a(test.transa == Op::N ? test.m : test.k, test.transa == Op::N ? test.k : test.m, test.gap, test.offset,
@@ -269,17 +285,19 @@ bool check(const Case &test, Scheme scheme) {
     Problem problem;
     problem.transa = test.transa, problem.transb = test.transb;
     problem.m = test.m, problem.n = test.n, problem.k = test.k, problem.batch = test.batch;
+    problem.batch_invariant = test.batch_invariant;
     std::vector<void *> arrays[3];
     Matrices *matrices[] = {&a, &b, &c};
     Operand *operands[] = {&problem.a, &problem.b, &problem.c};
     for (int i = 0; i < 3; ++i) {
+        constexpr int64_t kBehind = 3; // pointers' matrices begin so many elements further
         operands[i]->data = matrices[i]->first;
         operands[i]->ld = matrices[i]->ld;
         operands[i]->stride = matrices[i]->stride;
         for (int64_t batch = 0; batch < test.batch; ++batch)
-            arrays[i].push_back(&matrices[i]->at(batch, 0, 0));
+            arrays[i].push_back(&matrices[i]->at(batch, 0, 0) - kBehind);
         if (test.batches == Batches::pointers)
-            operands[i]->array = arrays[i].data();
+            operands[i]->array = arrays[i].data(), operands[i]->stride = kBehind;
     }
     // alpha from the device, beta from the host
     problem.alpha.device = &test.alpha;
@@ -370,6 +388,10 @@ bool check(const Case &test, Scheme scheme) {
                                                           : overflows || std::fabs(double(got) - want) <= bound;
                     if (!right)
                         return report(test, scheme, "an unfit result is wrong: " + std::to_string(got));
+                    const float kept = test.beta != 0 ? test.beta : -0.0f;
+                    if (test.batch_invariant && !std::isnan(got) &&
+                        got != std::fmaf(test.alpha, in_parts(rows_a[ra], rows_b[rb]), kept))
+                        return report(test, scheme, "an unfit result is added in another order");
                 } else {
                     if (got != 1.0f)
                         return report(test, scheme, "a result that planes give was written");
@@ -394,7 +416,8 @@ int main() {
                                      {1, 2, 8200},    {4, 36, 4100}, {40, 4, 513}};
     constexpr Op kOps[] = {Op::N, Op::T};
     int cases = 0;
-    const auto run = [&](const Case &test) {
+    const auto run = [&](Case test) {
+        test.batch_invariant = cases % 2;
         for (const Scheme scheme : {Scheme::f16x2, Scheme::bf16x3, Scheme::f16x1}) {
             ++cases;
             simulator::settings.order = cases % 2 ? simulator::Order::ascending : simulator::Order::descending;
