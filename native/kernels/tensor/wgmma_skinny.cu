@@ -298,79 +298,115 @@ __device__ __forceinline__ void mark(const Unfit &unfit, const Task &task, const
 }
 #endif
 
-// The small operand into planes: 32 rows by 64 of k for each block, which have one power of two, turned in shared
-// memory.
-constexpr int kPackers = 256, kPackedRows = 32;
+// The small operand into planes: 32 rows by so many times 64 of k for each block, eight threads for a row. The 32 rows
+// have one power of two for each 64 of k. What is contiguous across k is turned in shared memory.
+constexpr int kPackers = 256, kPackedRows = 32, kPackWarps = kPackers / 32;
+constexpr int kManyChunks = 4; // of 64 of k, where there are blocks enough
 
-template <bool ContiguousK>
+template <bool ContiguousK, int Chunks>
 __global__ void __launch_bounds__(kPackers) pack_small(__grid_constant__ const Task task) {
 #if PYBLAS_HAS_WGMMA
-    __shared__ float smem[kDepth][kPackedRows + 1];
-    __shared__ uint32_t smem_most[kPackers / 32];
+    constexpr int kEach = kDepth * kPackedRows / kPackers; // numbers of a thread in each chunk
+    __shared__ float smem[ContiguousK ? 1 : Chunks * kDepth][kPackedRows + 1];
+    __shared__ uint32_t smem_most[Chunks][kPackWarps];
     // place
     ptx::launch_dependents();
     ptx::wait_for_predecessors();
     const SmallPlanes &planes = task.planes;
     const int64_t tiles = planes.padded / kPackedRows, chunks = planes.chunks(), number = block_number();
-    const int64_t batch = number / (tiles * chunks), inside = number - batch * tiles * chunks;
-    const int64_t chunk = inside / tiles, row0 = (inside - chunk * tiles) * kPackedRows, k0 = chunk * kDepth;
+    const int64_t parts = (chunks + Chunks - 1) / Chunks;
+    const int64_t batch = number / (tiles * parts), inside = number - batch * tiles * parts;
+    const int64_t chunk0 = inside / tiles * Chunks, row0 = inside % tiles * kPackedRows;
     if (batch >= planes.batch || task.alpha.load() == 0.0f)
         return;
+    const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+    const int own_row = thread / 8, own_k = thread % 8 * kEach;
+    const bool exists = row0 + own_row < planes.rows;
 
     // load
-    constexpr int kAcross = ContiguousK ? kDepth : kPackedRows;
     const float *const matrix = task.small.matrix(batch);
-    const int thread = static_cast<int>(threadIdx.x), along = thread % kAcross;
+    const int64_t ld = task.small.ld;
+    float values[Chunks][kEach];
+    if constexpr (ContiguousK) {
+        const float *const line = matrix + (row0 + own_row) * ld;
+        const bool wide = exists && reinterpret_cast<uintptr_t>(line) % 16 == 0 && planes.depth % 4 == 0;
 #pragma unroll
-    for (int i = 0; i < kDepth * kPackedRows / kPackers; ++i) {
-        const int line = thread / kAcross + i * (kPackers / kAcross);
-        const int row = ContiguousK ? line : along, k = ContiguousK ? along : line;
-        const int64_t step_row = ContiguousK ? task.small.ld : 1, step_k = ContiguousK ? 1 : task.small.ld;
-        smem[k][row] = row0 + row < planes.rows && k0 + k < planes.depth
-                           ? matrix[(row0 + row) * step_row + (k0 + k) * step_k]
-                           : 0.0f;
+        for (int i = 0; i < Chunks * kEach; i += 4) {
+            const int64_t k = (chunk0 + i / kEach) * kDepth + own_k + i % kEach, left = exists ? planes.depth - k : 0;
+            float4 quad = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (wide && left > 0)
+                quad = *reinterpret_cast<const float4 *>(line + k);
+            else if (left > 0)
+                quad = {line[k], left > 1 ? line[k + 1] : 0.0f, left > 2 ? line[k + 2] : 0.0f,
+                        left > 3 ? line[k + 3] : 0.0f};
+            float *const four = &values[i / kEach][i % kEach];
+            four[0] = quad.x, four[1] = quad.y, four[2] = quad.z, four[3] = quad.w;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < Chunks * kEach; ++i) {
+            const int64_t k = chunk0 * kDepth + warp + i * kPackWarps;
+            values[i / kEach][i % kEach] =
+                row0 + lane < planes.rows && k < planes.depth ? matrix[row0 + lane + k * ld] : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < Chunks * kEach; ++i)
+            smem[warp + i * kPackWarps][lane] = values[i / kEach][i % kEach];
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < Chunks * kEach; ++i)
+            values[i / kEach][i % kEach] = smem[i / kEach * kDepth + own_k + i % kEach][own_row];
     }
-    __syncthreads();
 
-    // measure: eight threads for a row, the largest of all rows
-    const int own_row = thread / 8, own_k = thread % 8 * 8;
-    float values[8];
-    uint32_t most = 0, least = 0xffffffff;
+    // measure: the largest of a row, and of all rows that fit by themselves, as an infinity is no other row's affair
+    uint32_t least[Chunks];
+    bool row_fits[Chunks];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        values[i] = smem[own_k + i][own_row];
-        const uint32_t magnitude = __float_as_uint(values[i]) & 0x7fffffff;
-        most = max(most, magnitude);
-        least = min(least, magnitude - 1);
-    }
+    for (int chunk = 0; chunk < Chunks; ++chunk) {
+        uint32_t most = 0;
+        least[chunk] = 0xffffffff;
 #pragma unroll
-    for (int flip = 1; flip < 8; flip *= 2) {
-        most = max(most, __shfl_xor_sync(0xffffffff, most, flip));
-        least = min(least, __shfl_xor_sync(0xffffffff, least, flip));
+        for (int i = 0; i < kEach; ++i) {
+            const uint32_t magnitude = __float_as_uint(values[chunk][i]) & 0x7fffffff;
+            most = max(most, magnitude);
+            least[chunk] = min(least[chunk], magnitude - 1);
+        }
+#pragma unroll
+        for (int flip = 1; flip < 8; flip *= 2) {
+            most = max(most, __shfl_xor_sync(0xffffffff, most, flip));
+            least[chunk] = min(least[chunk], __shfl_xor_sync(0xffffffff, least[chunk], flip));
+        }
+        row_fits[chunk] = Measure::of(most, least[chunk], task.least_exponent).fits;
+        most = __reduce_max_sync(0xffffffff, row_fits[chunk] ? most : 0);
+        if (lane == 0)
+            smem_most[chunk][warp] = most;
     }
-    const bool row_fits = Measure::of(most, least, task.least_exponent).fits; // an infinity is no other row's affair
-    most = __reduce_max_sync(0xffffffff, row_fits ? most : 0);
-    if (thread % 32 == 0)
-        smem_most[thread / 32] = most;
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kPackers / 32; ++i)
-        most = max(most, smem_most[i]);
-    const Measure measure = Measure::of(most, least, task.least_exponent);
 
     // split and store
-    if (own_k == 0)
-        planes.powers[(batch * chunks + chunk) * planes.padded + row0 + own_row] =
-            row_fits && measure.fits ? measure.power : -measure.power;
-    if (row0 + own_row >= planes.rows)
-        return;
-    uint32_t high[4], low[4];
+    uint16_t *const target = planes.data + (batch * 2 * planes.rows + row0 + own_row) * planes.ld() + own_k;
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-        split_pair({values[2 * i], values[2 * i + 1]}, inverse(measure.power), high + i, low + i);
-    uint16_t *const target = planes.data + (batch * 2 * planes.rows + row0 + own_row) * planes.ld() + k0 + own_k;
-    *reinterpret_cast<uint4 *>(target) = uint4{high[0], high[1], high[2], high[3]};
-    *reinterpret_cast<uint4 *>(target + planes.rows * planes.ld()) = uint4{low[0], low[1], low[2], low[3]};
+    for (int chunk = 0; chunk < Chunks; ++chunk) {
+        if (chunk0 + chunk >= chunks)
+            break;
+        uint32_t most = 0;
+#pragma unroll
+        for (int i = 0; i < kPackWarps; ++i)
+            most = max(most, smem_most[chunk][i]);
+        const Measure measure = Measure::of(most, least[chunk], task.least_exponent);
+        if (own_k == 0)
+            planes.powers[(batch * chunks + chunk0 + chunk) * planes.padded + row0 + own_row] =
+                row_fits[chunk] && measure.fits ? measure.power : -measure.power;
+        if (!exists)
+            continue;
+        uint32_t high[4], low[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            split_pair({values[chunk][2 * i], values[chunk][2 * i + 1]}, inverse(measure.power), high + i, low + i);
+        uint16_t *const words = target + (chunk0 + chunk) * kDepth;
+        *reinterpret_cast<uint4 *>(words) = uint4{high[0], high[1], high[2], high[3]};
+        *reinterpret_cast<uint4 *>(words + planes.rows * planes.ld()) = uint4{low[0], low[1], low[2], low[3]};
+    }
 #endif
 }
 
@@ -924,10 +960,20 @@ Status launch_wgmma_skinny(const Problem &problem, const Launch &launch_on) {
     const Plan plan = plan_of<Tile>(problem, *launch_on.device, launch_on.workspace);
     const Partials &partials = plan.partials;
     const SmallPlanes &planes = plan.task.planes;
-    const Grid grid = {planes.padded / kPackedRows * planes.chunks() * planes.batch, kPackers, 0, launch_on.stream,
-                       true};
-    PYBLAS_TRY(plan.task.small_contiguous_k ? launch<pack_small<true>>(grid, plan.task)
-                                            : launch<pack_small<false>>(grid, plan.task));
+    const auto pack = [&](auto contiguous_k, auto chunks) {
+        const int64_t blocks =
+            planes.padded / kPackedRows * ((planes.chunks() + chunks.value - 1) / chunks.value) * planes.batch;
+        return launch<pack_small<contiguous_k.value, chunks.value>>({blocks, kPackers, 0, launch_on.stream, true},
+                                                                    plan.task);
+    };
+    const auto pack_chunks = [&](auto chunks) {
+        return plan.task.small_contiguous_k ? pack(std::true_type{}, chunks) : pack(std::false_type{}, chunks);
+    };
+    constexpr int kBusy = 16; // blocks for each multiprocessor
+    const bool many = planes.padded / kPackedRows * planes.chunks() * planes.batch >=
+                      int64_t{kBusy} * launch_on.device->multiprocessors;
+    PYBLAS_TRY(many ? pack_chunks(std::integral_constant<int, kManyChunks>{})
+                    : pack_chunks(std::integral_constant<int, 1>{}));
     Problem target = problem;
     if (partials.ranges > 1) {
         target.c = {partials.data, nullptr, partials.ld, partials.matrix()};
