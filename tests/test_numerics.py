@@ -432,6 +432,25 @@ def test_kernels_of_planes_keep_the_norm(gpu, gpu_handle, k):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("k", [64, 320, 4160])
+def test_small_elements_beside_large_ones_keep_the_bound(gpu, gpu_handle, k):
+    """In each 64 of k the largest element meets zeros, so that nothing hides the errors of those that are so many powers of
+    two smaller: enough rows for tiles without edges, and smaller by what two halves hold with and without a scale."""
+    rng = np.random.default_rng(k)
+    zero = np.zeros((192, 40), dtype=np.float32)
+    for name in _kernels_of_planes(gpu_handle):
+        if not _takes(gpu_handle, 192, 40, k):
+            continue
+        for smaller in (2, 10, 14, 17, 18, 19, 20, 22, 24, 27, 30):
+            a = (rng.uniform(1, 2, (192, k)) * rng.choice([-1, 1], (192, k)) * 2.0**-smaller).astype(np.float32)
+            b = rng.uniform(1, 2, (k, 40)).astype(np.float32)
+            a[:, ::64], b[::64] = 1.5, 0
+            for left, right, none in ((a, b, zero), (b.T, a.T, zero.T)):
+                got = _run(gpu, gpu_handle, left, right, none, 1.0, 0.0)
+                reference.assert_product(got, 1.0, left, right, 0.0, none, label=f"{name}, 2^-{smaller}")
+
+
+@pytest.mark.gpu
 def test_tensor_cores_keep_two_more_bits(gpu, gpu_handle):
     """What the derivation of the bound says of the instruction: addends are cut off two bits or more below the last
     bit of the largest."""

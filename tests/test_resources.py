@@ -98,7 +98,7 @@ SPILLED = {
     "warp_tile": 8,
     "multiply_unfit_parts": 440,
     "wgmma": 640,
-    "wgmma_skinny": 16,
+    "wgmma_skinny": 24,
     "wmma_tf32": 32,
 }
 

@@ -8,7 +8,7 @@
 //
 // Each 64 of k of a row of the large operand, and of 32 rows of the small one, are scaled by themselves, and their sums
 // scaled back where they leave the tensor cores. 128 rows of the large operand in a block, two warpgroups that multiply
-// by turns, one that measures rows and one that copies: 512 threads, up to 208 registers and 212 KB. The next 64 of k
+// by turns and one that copies: 384 threads, up to 232 registers and 212 KB. The next 64 of k
 // are read while these are multiplied. Where tiles are few k is cut into ranges, whose sums a second kernel adds in
 // order. Refuses k below 32, as wgmma does, and sizes beyond 2^30.
 #include "cost.hpp"
@@ -16,7 +16,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <type_traits>
+
+#include <cuda_fp16.h>
 
 #include "../device/epilogue.cuh"
 #include "../device/launch.cuh"
@@ -29,10 +32,13 @@ namespace pyblas {
 namespace {
 
 constexpr int kRows = 128, kGroups = 2, kGroupRows = kRows / kGroups, kDepth = kPlaneDepth;
-constexpr int kMeasuring = kGroups, kCopying = kGroups + 1; // groups that do not multiply
+constexpr int kCopying = kGroups; // the group that does not multiply
 constexpr int kThreads = (kCopying + 1) * 128;
 constexpr int kTurnBarrier = 3; // and the next; before them one for each group that multiplies, and the block's
 constexpr double kFlopsWhereMeasured = 128 * 2 * 1.98e9; // of one multiprocessor of the H200
+
+// Times this, a high half is that of a product with a low one.
+constexpr uint32_t kLowPlaneWeight = 0x10001000; // twice 2^-11
 
 // Of the large operand: chunk maxima in these bounds fit, so that no sum of scaled numbers leaves the range of floats.
 constexpr int kLeastTop = -46, kMostTop = 46;
@@ -41,14 +47,11 @@ constexpr int kLeastTop = -46, kMostTop = 46;
 template <int BY_, int Stages_>
 struct SkinnyTile {
     static constexpr int BY = BY_, kStages = Stages_, kSums = BY / 2;
-    static constexpr int kAccumulators = BY <= 64 ? 2 : 1;
     static constexpr int kLargeBytes = kRows * kDepth * 4, kPlaneBytes = BY * kSwizzledRowBytes;
-    static constexpr int kUnfitTurns = kStages + 1; // measuring is at most kStages tiles ahead of storing
-    static constexpr int kSharedBytes = kSwizzleAtomBytes +
-                                        kStages * (2 * kPlaneBytes + kLargeBytes + 24 + (kRows + BY) * 4) +
-                                        kUnfitTurns * (kRows + BY) * 4;
-    static constexpr int kCopyRegisters = 40, kMeasureRegisters = 56, kMultiplyRegisters = 208;
-    static_assert(BY % 32 == 0 && BY <= 128, "warps of the measuring group mark rows");
+    static constexpr int kSharedBytes =
+        kSwizzleAtomBytes + kStages * (2 * kPlaneBytes + kLargeBytes + 16 + BY * 4) + kGroups * (kGroupRows + BY) * 4;
+    static constexpr int kCopyRegisters = 40, kMultiplyRegisters = 232;
+    static_assert(BY % 32 == 0 && BY <= 128, "warps mark rows");
     static_assert(kSharedBytes <= 227 * 1024, "what a block can have");
 };
 
@@ -81,8 +84,9 @@ struct Task {
     Scalar alpha;
     Operand large, small;
     bool large_is_a, contiguous_k, small_contiguous_k;
-    bool in_boxes;      // the copy engine can bring the large operand
-    int least_exponent; // beside a chunk's exponent; smaller magnitudes do not fit
+    bool in_boxes;       // the copy engine can bring the large operand
+    int least_exponent;  // beside a chunk's exponent; smaller magnitudes do not fit
+    uint32_t plain_bits; // of the FP16 number from which on the low half needs no scale
     int x_extent, y_extent, depth;
     int side_y;                                         // of a tile
     int tiles_x, tiles_y, batch, ranges, chunks, items; // chunks of a range
@@ -146,58 +150,63 @@ __device__ __forceinline__ float inverse(float power) {
     return __uint_as_float((254u << 23) - __float_as_uint(power));
 }
 
+// Products of two pairs of FP16 numbers, rounded to the nearest.
+__device__ __forceinline__ uint32_t times_f16(uint32_t pair, uint32_t factors) {
+    __half2 first, second;
+    memcpy(&first, &pair, sizeof pair);
+    memcpy(&second, &factors, sizeof factors);
+    const __half2 product = __hmul2(first, second);
+    uint32_t word;
+    memcpy(&word, &product, sizeof word);
+    return word;
+}
+
+// Whether all magnitudes of a fragment are at least this one.
+__device__ __forceinline__ bool all_from(const uint32_t (&words)[kDepth / 16][4], uint32_t bound) {
+    __half2 least[2];
+#pragma unroll
+    for (int i = 0; i < kDepth / 4; ++i) {
+        __half2 pair;
+        memcpy(&pair, &words[i / 4][i % 4], sizeof pair);
+        least[i % 2] = i < 2 ? __habs2(pair) : __hmin2(least[i % 2], __habs2(pair));
+    }
+    const __half2 both = __hmin2(least[0], least[1]);
+    uint32_t bits;
+    memcpy(&bits, &both, sizeof bits);
+    return (bits & 0xffff) >= bound && bits >> 16 >= bound; // of numbers that are not negative, bits compare as they do
+}
+
+// The low half counts 2^-11, or, plain, 1.
+template <bool Plain>
 __device__ __forceinline__ void split_pair(const float2 &pair, float scale, uint32_t *high, uint32_t *low) {
-    constexpr float kLow = 1 << kLowPlaneBits;
+    constexpr float kLow = Plain ? 1 : 1 << kLowPlaneBits;
     const float x = pair.x * scale, y = pair.y * scale;
     *high = ptx::f16_pair(x, y);
     const float2 taken = ptx::floats_of_f16_pair(*high);
     *low = ptx::f16_pair((x - taken.x) * kLow, (y - taken.y) * kLow);
 }
 
-// Two rows of a thread, split: words of a fragment for each 16 of k, and by which powers of two the rows' sums are to
-// be multiplied.
-struct Fragments {
-    uint32_t high[kDepth / 16][4], low[kDepth / 16][4];
-    float powers[2];
-};
+// Words of a fragment for each 16 of k.
+using Fragment = uint32_t[kDepth / 16][4];
 
 // What is known of a row: its power of two, which brings the largest of 64 of k to [2^14, 2^15), and whether all fit.
 struct Measure {
     float power;
     bool fits;
 
-    // Bits of the largest magnitude, and of the least that is not zero, less one.
-    __device__ __forceinline__ static Measure of(uint32_t most, uint32_t least, int least_exponent) {
-        const int top = most == 0 ? 0 : static_cast<int>(most >> 23) - 127;
-        const bool within = top >= kLeastTop && top <= kMostTop;
-        const int exponent = within ? top - 14 : 0;
-        return {__uint_as_float(static_cast<uint32_t>(exponent + 127) << 23),
-                within && least >= (static_cast<uint32_t>(exponent + least_exponent + 127) << 23) - 1};
+    // Bits of the least and of the largest magnitude that a chunk maximum may have.
+    static constexpr uint32_t kLeast = (kLeastTop + 127) << 23, kMost = ((kMostTop + 128) << 23) - 1;
+
+    // Of the largest magnitude. One out of bounds gets the power of the bound, and its row does not fit.
+    __device__ __forceinline__ static float power_of(uint32_t most) {
+        return __uint_as_float((min(max(most, kLeast), kMost) & 0x7f800000) - (14 << 23));
     }
 
-    template <bool ContiguousK>
-    __device__ __forceinline__ static Measure of(const char *tile, int row, int least_exponent) {
-        using Layout = Boxes<ContiguousK>;
-        uint32_t most = 0, least = 0xffffffff;
-        const auto include = [&](float value) {
-            const uint32_t magnitude = __float_as_uint(value) & 0x7fffffff;
-            most = max(most, magnitude);
-            least = min(least, magnitude - 1); // a zero is no small number
-        };
-        if constexpr (ContiguousK) {
-#pragma unroll
-            for (int i = 0; i < kDepth / 4; ++i) {
-                const float4 quad = *reinterpret_cast<const float4 *>(tile + i / 8 * Layout::kBytes +
-                                                                      row * kSwizzledRowBytes + (i % 8 ^ row % 8) * 16);
-                include(quad.x), include(quad.y), include(quad.z), include(quad.w);
-            }
-        } else {
-            const char *const corner = tile + row / 32 * Layout::kBytes + row % 4 * 4;
-#pragma unroll
-            for (int k = 0; k < kDepth; ++k)
-                include(*reinterpret_cast<const float *>(corner + k * kSwizzledRowBytes + (row % 32 / 4 ^ k % 8) * 16));
-        }
-        return of(most, least, least_exponent);
+    // Bits of the largest magnitude, and of the least that is not zero, less one.
+    __device__ __forceinline__ static Measure of(uint32_t most, uint32_t least, int least_exponent) {
+        const float power = power_of(most);
+        return {power, (most == 0 || most >= kLeast) && most <= kMost &&
+                           least >= __float_as_uint(power) + (static_cast<uint32_t>(least_exponent) << 23) - 1};
     }
 };
 
@@ -235,15 +244,52 @@ struct Chunk {
         }
     }
 
-    __device__ __forceinline__ void split(Fragments *fragments) const {
+    // The largest magnitude of each row. A NaN is none, and makes all of the row's results NaN by itself.
+    __device__ __forceinline__ void measure(uint32_t (&most)[2]) const {
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
-            const float scale = inverse(fragments->powers[row]);
+            float largest = 0.0f;
 #pragma unroll
             for (int step = 0; step < kDepth / 16; ++step)
 #pragma unroll
                 for (int i = row; i < 4; i += 2)
-                    split_pair(values[step][i], scale, &fragments->high[step][i], &fragments->low[step][i]);
+                    largest = fmaxf(fmaxf(largest, fabsf(values[step][i].x)), fabsf(values[step][i].y));
+#pragma unroll
+            for (int flip = 1; flip < 4; flip *= 2)
+                largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, flip));
+            most[row] = __float_as_uint(largest);
+        }
+    }
+
+    // The least magnitude of each row that is not zero, less one.
+    __device__ __forceinline__ void find_least(uint32_t (&least)[2]) const {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            least[row] = 0xffffffff;
+            const auto include = [&](float value) {
+                least[row] = min(least[row], (__float_as_uint(value) & 0x7fffffff) - 1);
+            };
+#pragma unroll
+            for (int step = 0; step < kDepth / 16; ++step)
+#pragma unroll
+                for (int i = row; i < 4; i += 2)
+                    include(values[step][i].x), include(values[step][i].y);
+#pragma unroll
+            for (int flip = 1; flip < 4; flip *= 2)
+                least[row] = min(least[row], __shfl_xor_sync(0xffffffff, least[row], flip));
+        }
+    }
+
+    template <bool Plain>
+    __device__ __forceinline__ void split(const float (&powers)[2], Fragment *high, Fragment *low) const {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            const float scale = inverse(powers[row]);
+#pragma unroll
+            for (int step = 0; step < kDepth / 16; ++step)
+#pragma unroll
+                for (int i = row; i < 4; i += 2)
+                    split_pair<Plain>(values[step][i], scale, &(*high)[step][i], &(*low)[step][i]);
         }
     }
 };
@@ -275,12 +321,12 @@ struct PairStore {
     }
 };
 
-// A row that a thread of a warp has measured; warps have 32 rows of a group.
-__device__ __forceinline__ void mark(const Unfit &unfit, const Task &task, const Task::Place &place, int row,
-                                     bool fits) {
+// A row of each thread that has one, 32 of them in a warp.
+__device__ __forceinline__ void mark(const Unfit &unfit, const Task &task, const Task::Place &place, int row, bool fits,
+                                     bool has_one) {
     const int64_t product = int64_t{place.range} * task.batch + place.batch;
-    const bool any = __any_sync(0xffffffff, !fits && row < unfit.extent);
-    if (row >= unfit.extent)
+    const bool exists = has_one && row < unfit.extent, any = __any_sync(0xffffffff, exists && !fits);
+    if (!exists)
         return;
     if (task.ranges == 1) {
         unfit.exponents[product * unfit.extent + row] = fits ? 0 : kUnfitRow;
@@ -310,8 +356,9 @@ __global__ void __launch_bounds__(kPackers) pack_small(__grid_constant__ const T
     __shared__ float smem[ContiguousK ? 1 : Chunks * kDepth][kPackedRows + 1];
     __shared__ uint32_t smem_most[Chunks][kPackWarps];
     // place
-    ptx::launch_dependents();
+    // The multiply may read the large operand before this kernel has ended, but not before those ahead have.
     ptx::wait_for_predecessors();
+    ptx::launch_dependents();
     const SmallPlanes &planes = task.planes;
     const int64_t tiles = planes.padded / kPackedRows, chunks = planes.chunks(), number = block_number();
     const int64_t parts = (chunks + Chunks - 1) / Chunks;
@@ -402,7 +449,8 @@ __global__ void __launch_bounds__(kPackers) pack_small(__grid_constant__ const T
         uint32_t high[4], low[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-            split_pair({values[chunk][2 * i], values[chunk][2 * i + 1]}, inverse(measure.power), high + i, low + i);
+            split_pair<false>({values[chunk][2 * i], values[chunk][2 * i + 1]}, inverse(measure.power), high + i,
+                              low + i);
         uint16_t *const words = target + (chunk0 + chunk) * kDepth;
         *reinterpret_cast<uint4 *>(words) = uint4{high[0], high[1], high[2], high[3]};
         *reinterpret_cast<uint4 *>(words + planes.rows * planes.ld()) = uint4{low[0], low[1], low[2], low[3]};
@@ -418,34 +466,35 @@ __global__ void __launch_bounds__(kThreads, 1)
 #if PYBLAS_HAS_WGMMA
     // place
     constexpr int kStages = Tile::kStages;
-    const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
+    const int thread = static_cast<int>(threadIdx.x) % 128;
     const int group = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 128, 0);
     char *const memory = reinterpret_cast<char *>(dynamic_shared());
     char *const planes = memory + (-static_cast<int>(ptx::shared_address(memory)) & (kSwizzleAtomBytes - 1));
     char *const tiles = planes + kStages * 2 * Tile::kPlaneBytes;
-    float *const large_powers = reinterpret_cast<float *>(tiles + kStages * Tile::kLargeBytes);
-    float *const small_powers = large_powers + kStages * kRows;
-    int *const unfit_large = reinterpret_cast<int *>(small_powers + kStages * Tile::BY);
-    int *const unfit_small = unfit_large + Tile::kUnfitTurns * kRows;
-    uint64_t *const full = reinterpret_cast<uint64_t *>(unfit_small + Tile::kUnfitTurns * Tile::BY);
-    uint64_t *const empty = full + kStages, *const measured = empty + kStages;
+    float *const small_powers = reinterpret_cast<float *>(tiles + kStages * Tile::kLargeBytes);
+    int *const unfit_rows = reinterpret_cast<int *>(small_powers + kStages * Tile::BY);
+    int *const unfit_columns = unfit_rows + kGroups * kGroupRows;
+    uint64_t *const full = reinterpret_cast<uint64_t *>(unfit_columns + kGroups * Tile::BY);
+    uint64_t *const empty = full + kStages;
     if (threadIdx.x == 0) {
         ptx::prefetch_tensor_map(&map_large);
         ptx::prefetch_tensor_map(&map_small);
         for (int stage = 0; stage < kStages; ++stage) {
             ptx::init_barrier(full + stage, task.in_boxes ? 1 : 1 + 128);
             ptx::init_barrier(empty + stage, kGroups * 4);
-            ptx::init_barrier(measured + stage, 4);
         }
         ptx::publish_barriers();
     }
     __syncthreads();
     ptx::launch_dependents();
-    ptx::wait_for_predecessors();
+    if (group != kCopying) // whose first copies of the large operand need not wait
+        ptx::wait_for_predecessors();
     const Epilogue epilogue(problem);
     const bool whole = task.ranges == 1, reads = task.alpha.load() != 0.0f;
-    if (epilogue.idle() || !(whole || reads))
+    if (epilogue.idle() || !(whole || reads)) {
+        ptx::wait_for_predecessors();
         return;
+    }
     const int all = reads ? (task.depth + kDepth - 1) / kDepth : 0;
     // The same for all lanes, as the compiler is to know.
     const auto chunks_of = [&](const Task::Place &place) {
@@ -456,21 +505,33 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (group == kCopying) {
         ptx::give_registers_back<Tile::kCopyRegisters>();
         // load
-        int stage = 0;
-        uint32_t parity = 1; // the first turn finds all stages empty
+        const auto bring_large = [&](const Task::Place &place, int chunk, int stage) {
+            const int k = (place.range * task.chunks + chunk) * kDepth;
+            ptx::arrive_and_expect(full + stage,
+                                   2 * Tile::kPlaneBytes + Tile::BY * 4 + (task.in_boxes ? Tile::kLargeBytes : 0));
+            if (task.in_boxes)
+                Boxes<ContiguousK>::bring(tiles + stage * Tile::kLargeBytes, &map_large, place.x0, k,
+                                          task.large.stride == 0 ? 0 : place.batch, full + stage);
+        };
+        // All stages are empty at first.
+        const Task::Place first_place = task.place(first_item);
+        const int first_chunks = min(chunks_of(first_place), kStages);
+        if (thread == 0)
+            for (int chunk = 0; chunk < first_chunks; ++chunk)
+                bring_large(first_place, chunk, chunk);
+        __syncwarp();
+        ptx::wait_for_predecessors();
+        int stage = 0, ahead = first_chunks; // of chunks, whose large part is on its way
+        uint32_t parity = 1;
         for (int item = first_item; item < task.items; item += next_item) {
             const Task::Place place = task.place(item);
             const int chunks = chunks_of(place);
             for (int chunk = 0; chunk < chunks; ++chunk) {
                 const int k = (place.range * task.chunks + chunk) * kDepth;
-                char *const tile = tiles + stage * Tile::kLargeBytes;
                 ptx::wait(empty + stage, parity);
                 if (thread == 0) {
-                    ptx::arrive_and_expect(full + stage, 2 * Tile::kPlaneBytes + Tile::BY * 4 +
-                                                             (task.in_boxes ? Tile::kLargeBytes : 0));
-                    if (task.in_boxes)
-                        Boxes<ContiguousK>::bring(tile, &map_large, place.x0, k,
-                                                  task.large.stride == 0 ? 0 : place.batch, full + stage);
+                    if (ahead <= 0)
+                        bring_large(place, chunk, stage);
                     const int small_batch = static_cast<int>(task.planes.shared_batch(place.batch));
 #pragma unroll
                     for (int plane = 0; plane < 2; ++plane)
@@ -482,9 +543,10 @@ __global__ void __launch_bounds__(kThreads, 1)
                                           place.y0,
                                       Tile::BY * 4, full + stage);
                 }
+                --ahead;
                 if (!task.in_boxes) {
                     const float *const matrix = task.large.matrix(place.batch);
-                    Boxes<ContiguousK>::copy(tile,
+                    Boxes<ContiguousK>::copy(tiles + stage * Tile::kLargeBytes,
                                              ContiguousK ? matrix + place.x0 * task.large.ld + k
                                                          : matrix + place.x0 + k * task.large.ld,
                                              task.large.ld, task.x_extent - place.x0, task.depth - k, thread);
@@ -496,54 +558,24 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
         ptx::commit_copies();
         ptx::wait_copies<0>(); // none is on its way when the thread ends
-    } else if (group == kMeasuring) {
-        ptx::give_registers_back<Tile::kMeasureRegisters>();
-        // measure: a thread for each row
-        int stage = 0, turn = 0;
-        uint32_t parity = 0;
-        for (int item = first_item; item < task.items; item += next_item) {
-            const Task::Place place = task.place(item);
-            const int chunks = chunks_of(place);
-            bool fits = true, small_fits = true;
-            for (int chunk = 0; chunk < chunks; ++chunk) {
-                ptx::wait(full + stage, parity);
-                const Measure measure =
-                    Measure::of<ContiguousK>(tiles + stage * Tile::kLargeBytes, thread, task.least_exponent);
-                fits &= measure.fits;
-                if (thread < Tile::BY)
-                    small_fits &= small_powers[stage * Tile::BY + thread] > 0.0f;
-                large_powers[stage * kRows + thread] = measure.power;
-                if (chunk == chunks - 1) {
-                    unfit_large[turn * kRows + thread] = !fits;
-                    if (thread < Tile::BY)
-                        unfit_small[turn * Tile::BY + thread] = !small_fits;
-                }
-                __syncwarp();
-                if (lane == 0)
-                    ptx::arrive(measured + stage);
-                if (++stage == kStages)
-                    stage = 0, parity ^= 1;
-            }
-            if (++turn == Tile::kUnfitTurns)
-                turn = 0;
-            if (place.y0 == 0)
-                mark(task.of_large, task, place, place.x0 + thread, fits);
-            if (place.x0 == 0 && thread < Tile::BY)
-                mark(task.of_small, task, place, place.y0 + thread, small_fits);
-        }
     } else {
         ptx::take_registers<Tile::kMultiplyRegisters>();
+        const int thread = ptx::thread_anew() % 128, lane = thread % 32; // kept in registers, of which there are enough
         const uint64_t origin = tile_descriptor(ptx::shared_address(planes));
         const int row = group * kGroupRows + fragment_row(thread, 0);
-        int stage = 0, turn = 0;
+        int stage = 0;
         uint32_t parity = 0;
+        int *const own_unfit_rows = unfit_rows + group * kGroupRows;
+        int *const own_unfit_columns = unfit_columns + group * Tile::BY;
+        const int own_column = thread % Tile::BY;
         Chunk part;
-        // The floats of a chunk, once they are there and measured. Behind the last there is nothing to wait for, and
-        // what is read means nothing.
+        uint32_t most[2];
+        // The floats of a chunk, once they are there. Behind the last there is nothing to wait for, and what is read
+        // means nothing.
         const auto read = [&](bool exists) {
             ptx::wait(full + stage, exists ? parity : parity ^ 1);
             part.read<ContiguousK>(tiles + stage * Tile::kLargeBytes, row, lane);
-            ptx::wait(measured + stage, exists ? parity : parity ^ 1);
+            part.measure(most);
         };
         if (all > 0)
             read(true);
@@ -552,94 +584,119 @@ __global__ void __launch_bounds__(kThreads, 1)
         for (int item = first_item; item < task.items; item += next_item) {
             const Task::Place place = task.place(item);
             const int chunks = chunks_of(place);
-            float total[Tile::kSums] = {}, acc[Tile::kAccumulators][Tile::kSums];
+            float total[Tile::kSums] = {}, acc[Tile::kSums];
+            bool row_fits[2] = {true, true};
+            uint32_t greatest[2] = {},
+                     smallest[2] = {0xffffffff, 0xffffffff}; // chunk maxima of a row, the latter less one
+            float least_column = 1.0f;                       // of powers; not positive, it does not fit
 
             // multiply
 #pragma unroll 1
             for (int chunk = 0; chunk < chunks; ++chunk) {
-                Fragments now;
-                now.powers[0] = large_powers[stage * kRows + row];
-                now.powers[1] = large_powers[stage * kRows + row + 8];
-                part.split(&now);
+                const bool last = item + next_item >= task.items && chunk == chunks - 1;
+                float powers[2];
+#pragma unroll
+                for (int side = 0; side < 2; ++side) {
+                    powers[side] = Measure::power_of(most[side]);
+                    greatest[side] = max(greatest[side], most[side]);
+                    smallest[side] = min(smallest[side], most[side] - 1);
+                }
+                least_column = fminf(least_column, small_powers[stage * Tile::BY + own_column]);
+                Fragment high, low, lowered;
+                part.split<true>(powers, &high, &low);
+#pragma unroll
+                for (int i = 0; i < kDepth / 4; ++i)
+                    lowered[i / 4][i % 4] = times_f16(high[i / 4][i % 4], kLowPlaneWeight);
+                // As the compiler is to know, the same for all lanes.
+                const bool plain =
+                    !__any_sync(0xffffffff, ptx::any_of_warpgroup(group + 1, !all_from(high, task.plain_bits)));
                 uint64_t *const emptied = empty + stage;
                 const float *const own_columns = small_powers + stage * Tile::BY;
                 const uint64_t plane_high = origin + descriptor_step(stage * 2 * Tile::kPlaneBytes);
                 const uint64_t plane_low = plane_high + descriptor_step(Tile::kPlaneBytes);
-                float (&sums)[Tile::kSums] = acc[Tile::kAccumulators - 1];
-                const auto multiply_high = [&](bool onto) {
+                const auto multiply = [&](const Fragment &fragment, uint64_t plane, bool onto) {
 #pragma unroll
                     for (int step = 0; step < kDepth / 16; ++step)
-                        ptx::multiply(sums, now.high[step], plane_high + descriptor_step(step * 32), onto || step > 0);
-                    ptx::commit_multiplies();
-                };
-                // The next chunk's floats come while this one is multiplied.
-                const auto read_next = [&](bool exists) {
-                    if (++stage == kStages)
-                        stage = 0, parity ^= 1;
-                    read(exists);
+                        ptx::multiply(acc, fragment[step], plane + descriptor_step(step * 32), onto || step > 0);
                 };
                 // Groups take turns: a warp that issues multiplies does nothing else until the last has begun, and two
                 // groups at it at a time would also split at the same time.
-                const bool last = item + next_item >= task.items && chunk == chunks - 1;
                 const auto hand_over = [&] {
                     if (group == 0 || !last)
                         ptx::arrive_at_pair(kTurnBarrier + 1 - group);
                 };
-                float columns[Tile::BY / kPackedRows]; // powers of those of a thread's sums, the same for 32 of them
-                const auto read_columns = [&] {
-#pragma unroll
-                    for (int i = 0; i < Tile::BY / kPackedRows; ++i)
-                        columns[i] = fabsf(own_columns[i * kPackedRows]);
+                // The next chunk's floats come while this one is multiplied.
+                const auto read_next = [&] {
+                    if (++stage == kStages)
+                        stage = 0, parity ^= 1;
+                    read(!last);
                 };
-                ptx::fence_operand(now.high);
-                ptx::fence_operand(now.low);
-                ptx::sync_pair(kTurnBarrier + group);
-                ptx::fence_accumulators(acc[0]);
-#pragma unroll
-                for (int step = 0; step < kDepth / 16; ++step)
-                    ptx::multiply(acc[0], now.low[step], plane_high + descriptor_step(step * 32), step > 0);
-#pragma unroll
-                for (int step = 0; step < kDepth / 16; ++step)
-                    ptx::multiply(acc[0], now.high[step], plane_low + descriptor_step(step * 32), 1);
-                ptx::commit_multiplies();
-                if constexpr (Tile::kAccumulators == 2) {
-                    ptx::fence_accumulators(sums);
-                    multiply_high(false);
-                    read_next(!last);
-                    read_columns();
-                    ptx::wait_multiplies<0>(acc[0]);
-                    ptx::wait_multiplies<0>(sums);
+                if (plain) {
+                    ptx::fence_operand(high);
+                    ptx::fence_operand(low);
+                    ptx::fence_operand(lowered);
+                    ptx::sync_pair(kTurnBarrier + group);
+                    ptx::fence_accumulators(acc);
+                    multiply(low, plane_high, false);
+                    multiply(lowered, plane_low, true);
+                    ptx::commit_multiplies();
                     hand_over();
+                    multiply(high, plane_high, true);
+                    ptx::commit_multiplies();
+                    ptx::wait_multiplies<1>();
+                    read_next();
+                    ptx::wait_multiplies<0>(acc);
                 } else {
-                    ptx::wait_multiplies<0>(acc[0]);
+                    uint32_t least[2];
+                    part.find_least(least);
+#pragma unroll
+                    for (int side = 0; side < 2; ++side)
+                        row_fits[side] &= Measure::of(most[side], least[side], task.least_exponent).fits;
+                    part.split<false>(powers, &high, &low);
+                    ptx::fence_operand(high);
+                    ptx::fence_operand(low);
+                    ptx::sync_pair(kTurnBarrier + group);
+                    ptx::fence_accumulators(acc);
+                    multiply(low, plane_high, false);
+                    multiply(high, plane_low, true);
+                    ptx::commit_multiplies();
+                    ptx::wait_multiplies<0>(acc);
                     hand_over();
 #pragma unroll
                     for (int i = 0; i < Tile::kSums; ++i)
-                        sums[i] *= 1.0f / (1 << kLowPlaneBits);
-                    ptx::fence_accumulators(sums);
-                    multiply_high(true);
-                    read_next(!last);
-                    read_columns();
-                    ptx::wait_multiplies<0>(sums);
+                        acc[i] *= 1.0f / (1 << kLowPlaneBits);
+                    ptx::fence_accumulators(acc);
+                    multiply(high, plane_high, true);
+                    ptx::commit_multiplies();
+                    read_next();
+                    ptx::wait_multiplies<0>(acc);
                 }
+                float columns[Tile::BY / kPackedRows]; // powers of those of a thread's sums, the same for 32 of them
+#pragma unroll
+                for (int i = 0; i < Tile::BY / kPackedRows; ++i)
+                    columns[i] = fabsf(own_columns[i * kPackedRows]);
                 __syncwarp(); // all lanes have read their floats and powers
                 if (lane == 0)
                     ptx::arrive(emptied);
 #pragma unroll
                 for (int i = 0; i < Tile::kSums; ++i)
-                    total[i] =
-                        fmaf(Tile::kAccumulators == 2 ? fmaf(acc[0][i], 1.0f / (1 << kLowPlaneBits), sums[i]) : sums[i],
-                             now.powers[i / 2 % 2] * columns[i / (kPackedRows / 2)], total[i]);
+                    total[i] = fmaf(acc[i], powers[i / 2 % 2] * columns[i / (kPackedRows / 2)], total[i]);
             }
 
             // store
-            const int *const large_flags = unfit_large + turn * kRows + row, *const small_flags =
-                                                                                 unfit_small + turn * Tile::BY;
-            const bool left_out[2] = {chunks > 0 && large_flags[0] != 0, chunks > 0 && large_flags[8] != 0};
-            const bool column_left_out = chunks > 0 && thread < Tile::BY && small_flags[thread] != 0;
-            if (++turn == Tile::kUnfitTurns)
-                turn = 0;
-            const bool fits = !ptx::any_of_warpgroup(group + 1, left_out[0] || left_out[1] || column_left_out);
+            const bool column_fits = least_column > 0.0f;
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+                row_fits[side] &= greatest[side] <= Measure::kMost && smallest[side] >= Measure::kLeast - 1;
+            if (lane % 4 == 0)
+                own_unfit_rows[row % kGroupRows] = !row_fits[0], own_unfit_rows[row % kGroupRows + 8] = !row_fits[1];
+            if (thread < Tile::BY)
+                own_unfit_columns[thread] = !column_fits;
+            const bool fits = !ptx::any_of_warpgroup(group + 1, !row_fits[0] || !row_fits[1] || !column_fits);
+            mark(task.of_large, task, place, place.x0 + group * kGroupRows + thread,
+                 own_unfit_rows[thread % kGroupRows] == 0, thread < kGroupRows && place.y0 == 0);
+            mark(task.of_small, task, place, place.y0 + thread, column_fits,
+                 thread < Tile::BY && group == 0 && place.x0 == 0);
             const int x = place.x0 + row;
             const int64_t product = int64_t{place.range} * task.batch + place.batch;
             const int own_y = place.y0 + lane % 4 * 2;
@@ -664,15 +721,15 @@ __global__ void __launch_bounds__(kThreads, 1)
                                       old[i / 2][i % 2]);
                 }
             } else {
-                const bool stored[2] = {x < task.x_extent && !(whole && left_out[0]),
-                                        x + 8 < task.x_extent && !(whole && left_out[1])};
+                const bool stored[2] = {x < task.x_extent && !(whole && !row_fits[0]),
+                                        x + 8 < task.x_extent && !(whole && !row_fits[1])};
 #pragma unroll
                 for (int i = 0; i < Tile::BY / 8; ++i) {
                     bool inside[2];
 #pragma unroll
                     for (int j = 0; j < 2; ++j) {
                         const int y = i * 8 + lane % 4 * 2 + j;
-                        inside[j] = place.y0 + y < task.y_extent && !(whole && !fits && small_flags[y] != 0);
+                        inside[j] = place.y0 + y < task.y_extent && !(whole && !fits && own_unfit_columns[y] != 0);
                     }
 #pragma unroll
                     for (int side = 0; side < 2; ++side) {
@@ -783,6 +840,16 @@ __global__ void __launch_bounds__(kAdders)
 
 constexpr int64_t kLeastDepth = 32, kMostExtent = int64_t{1} << 30;
 
+// From which magnitudes on the low half of the large operand needs no scale, as an exponent of two beside the chunk's:
+// halves are off by 2^-25 each, and the bound has room for k / 16 u of the element. Normal data has one smaller element
+// in 10^5 at k = 128 and in 3 x 10^6 from 4096 on.
+int least_plain_exponent(int64_t k) {
+    int least = -3;
+    for (int64_t depth = 256; depth <= k && least > -8; depth *= 2)
+        --least;
+    return least;
+}
+
 bool contiguous_k(const Problem &problem, bool of_a) {
     return of_a ? problem.transa == Op::T : problem.transb == Op::N;
 }
@@ -843,6 +910,7 @@ Plan plan_of(const Problem &problem, const Device &device, void *workspace) {
     task.contiguous_k = contiguous_k(problem, task.large_is_a);
     task.small_contiguous_k = contiguous_k(problem, !task.large_is_a);
     task.least_exponent = least_plane_exponent(Scheme::f16x2, problem.k);
+    task.plain_bits = static_cast<uint32_t>(least_plain_exponent(problem.k) + 15) << 10;
     task.x_extent = static_cast<int>(task.large_is_a ? problem.m : problem.n);
     task.y_extent = static_cast<int>(task.large_is_a ? problem.n : problem.m);
     task.depth = static_cast<int>(problem.k);
