@@ -91,10 +91,10 @@ struct OwnPlace {
 
 // acc += x by four of k (quads of the thread, as loaded) times the small operand. Every other run of x is walked
 // backwards: a multiply-add names three registers, which give two operands a cycle, unless one was named just before.
-template <class Tile, bool ContiguousX, bool ContiguousS>
-__device__ __forceinline__ void multiply_step(const float (&values)[4 * Tile::TX], const float *smem_s,
+// quad_of(k, s) reads four of s of one k, or four k of one s.
+template <class Tile, bool ContiguousX, bool ContiguousS, class Quad>
+__device__ __forceinline__ void multiply_step(const float (&values)[4 * Tile::TX], const Quad &quad_of,
                                               float (&acc)[Tile::TS][Tile::TX]) {
-    using Layout = typename Tile::template Layout<ContiguousX>;
     constexpr int TX = Tile::TX, TS = Tile::TS;
     const auto add = [&](int j, int k, float small, bool back) {
 #pragma unroll
@@ -104,7 +104,7 @@ __device__ __forceinline__ void multiply_step(const float (&values)[4 * Tile::TX
         }
     };
     const auto read = [&](int k, int s, float (&four)[4]) {
-        const float4 quad = *reinterpret_cast<const float4 *>(smem_s + Layout::template at<ContiguousS>(k, s));
+        const float4 quad = quad_of(k, s);
         four[0] = quad.x, four[1] = quad.y, four[2] = quad.z, four[3] = quad.w;
     };
     if constexpr (ContiguousS) {
@@ -133,6 +133,14 @@ __device__ __forceinline__ void multiply_step(const float (&values)[4 * Tile::TX
                     add(j + s, k, four[s][k], s % 2 == 1);
         }
     }
+}
+
+// Quads of the small operand, from a thread's first value in a stage on.
+template <class Layout, bool ContiguousS>
+__device__ __forceinline__ auto quads_of(const float *smem_s) {
+    return [smem_s](int k, int s) {
+        return *reinterpret_cast<const float4 *>(smem_s + Layout::template at<ContiguousS>(k, s));
+    };
 }
 
 // Of so many s, how many a lane is left with when lanes have added their sums.
@@ -379,7 +387,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 #pragma unroll
                 for (int step = 0; step < Tile::kAhead; ++step)
                     if (first + step < steps) {
-                        multiply_step<Tile, ContiguousX, ContiguousS>(values[step], smem_s, acc);
+                        multiply_step<Tile, ContiguousX, ContiguousS>(values[step],
+                                                                      quads_of<Layout, ContiguousS>(smem_s), acc);
                         smem_s += Layout::template at<ContiguousS>(Tile::kStep, 0);
                         stream.next(values[step]);
                     }
@@ -399,7 +408,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 template <class Tile>
 struct DirectKernels {
     template <bool ContiguousX, bool ContiguousS>
-    static constexpr auto *kernel = direct<Tile, ContiguousX, ContiguousS>;
+    static Status start(const Grid &grid, const Device &device, const Problem &problem, const Slices &cut) {
+        return start_slices<direct<Tile, ContiguousX, ContiguousS>>(grid, device, problem, cut);
+    }
 };
 
 // ---- warps of their own load ---------------------------------------------------------------------------------------
@@ -605,8 +616,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                     values[4 * i] = quad.x, values[4 * i + 1] = quad.y;
                     values[4 * i + 2] = quad.z, values[4 * i + 3] = quad.w;
                 }
-                multiply_step<Tile, ContiguousX, ContiguousS>(
-                    values, stage + first_small + Layout::template at<ContiguousS>(step * Tile::kStep, 0), acc);
+                const float *const smem_s =
+                    stage + first_small + Layout::template at<ContiguousS>(step * Tile::kStep, 0);
+                multiply_step<Tile, ContiguousX, ContiguousS>(values, quads_of<Layout, ContiguousS>(smem_s), acc);
             }
 
             // advance
@@ -629,7 +641,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 template <class Tile>
 struct FedKernels {
     template <bool ContiguousX, bool ContiguousS>
-    static constexpr auto *kernel = fed<Tile, ContiguousX, ContiguousS>;
+    static Status start(const Grid &grid, const Device &device, const Problem &problem, const Slices &cut) {
+        return start_slices<fed<Tile, ContiguousX, ContiguousS>>(grid, device, problem, cut);
+    }
 };
 
 } // namespace pyblas

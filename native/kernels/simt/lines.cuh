@@ -49,12 +49,11 @@ public:
 
     // The matrix is lines of so many elements; the first stage begins at first.
     __device__ __forceinline__ LineStream(const View &view, int64_t x0, int64_t k0, int64_t extent, int64_t depth,
-                                          int side_left)
+                                          int side_left, int thread)
         : ld_(Contiguous ? view.step_k : view.step_x), side_left_(side_left) {
         source_ = view.at(x0, k0);
         begin_ = view.data;
         end_ = view.at(extent - 1, depth - 1) + 1;
-        const int thread = static_cast<int>(threadIdx.x);
         line_ = thread / kQuads;
         quad_ = thread % kQuads * 4;
         from_ = source_ + line_ * ld_;
@@ -63,7 +62,7 @@ public:
 
     // Asks for the next stage, k of it inside the operand.
     __device__ __forceinline__ void next(float *tile, int k) {
-        constexpr int kStep = Tile::kThreads / kQuads; // lines at once
+        constexpr int kStep = Tile::kCopiers / kQuads; // lines at once
         const int lines = Contiguous ? k : side_left_, length = Contiguous ? side_left_ : k;
         // Granules of the first and the last line may stick out of the matrix.
         const bool inside = source_ - 3 >= begin_ && source_ + (kLines - 1) * ld_ + kLength + 3 <= end_;
@@ -135,6 +134,40 @@ private:
     int side_left_, line_, quad_, offset_;
 };
 
+// acc += a group's k of a stage, of which so many are inside.
+template <class Tile, class ReaderX, class ReaderS>
+__device__ __forceinline__ void multiply_stage(const ReaderX &reader_x, const ReaderS &reader_s, const float *smem_x,
+                                               const float *smem_s, int group, int inside,
+                                               float (&acc)[Tile::TS][Tile::TX]) {
+    const int end = group < Tile::kGroups ? inside : 0;
+#pragma unroll 1
+    for (int k = group; k < end; k += Tile::kGroups) {
+        float frag_x[Tile::TX], frag_s[Tile::TS];
+        reader_x.read(smem_x, k, frag_x);
+        reader_s.read(smem_s, k, frag_s);
+#pragma unroll
+        for (int j = 0; j < Tile::TS; ++j)
+#pragma unroll
+            for (int i = 0; i < Tile::TX; ++i) {
+                const int inner = j % 2 ? Tile::TX - 1 - i : i; // registers serve two operands a cycle
+                acc[j][inner] = fmaf(frag_x[inner], frag_s[j], acc[j][inner]);
+            }
+    }
+}
+
+// Leaves a group's sums as store_sums() wants them.
+template <class Tile>
+__device__ __forceinline__ void leave_group(int lane_x, int lane_s, int group, float *smem,
+                                            const float (&acc)[Tile::TS][Tile::TX]) {
+    if (group < Tile::kGroups)
+#pragma unroll
+        for (int j = 0; j < Tile::TS; ++j)
+#pragma unroll
+            for (int i = 0; i < Tile::TX; ++i)
+                smem[(group * Tile::BS + lane_s + j * Tile::kLanesS) * Tile::BX + lane_x + i * Tile::kLanesX] =
+                    acc[j][i];
+}
+
 template <class Tile, bool ContiguousX, bool ContiguousS>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     lines(__grid_constant__ const Problem problem, __grid_constant__ const Slices cut) {
@@ -157,8 +190,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     int64_t k_left = min(scalars.depth() - place.k_begin, cut.range); // not yet asked for
     if (k_left > 0) {
         const View a = view_a(problem, place.batch), b = view_b(problem, place.batch);
-        StreamX stream_x(a, place.x0, place.k_begin, cut.extent_x, problem.k, place.x_left);
-        StreamS stream_s(b, place.s0, place.k_begin, cut.extent_s, problem.k, place.s_left);
+        StreamX stream_x(a, place.x0, place.k_begin, cut.extent_x, problem.k, place.x_left, thread);
+        StreamS stream_s(b, place.s0, place.k_begin, cut.extent_s, problem.k, place.s_left, thread);
         const typename StreamX::template Reader<Tile::kLanesX, Tile::TX> reader_x(stream_x, lane_x);
         const typename StreamS::template Reader<Tile::kLanesS, Tile::TS> reader_s(stream_s, lane_s);
         int64_t left = k_left; // not yet multiplied
@@ -191,20 +224,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 
             // multiply
             const float *const smem_x = smem + read * Tile::kStageFloats, *const smem_s = smem_x + kFloatsX;
-            const int end = group < Tile::kGroups ? part(left, Tile::BK) : 0;
-#pragma unroll 1
-            for (int k = group; k < end; k += Tile::kGroups) {
-                float frag_x[Tile::TX], frag_s[Tile::TS];
-                reader_x.read(smem_x, k, frag_x);
-                reader_s.read(smem_s, k, frag_s);
-#pragma unroll
-                for (int j = 0; j < Tile::TS; ++j)
-#pragma unroll
-                    for (int i = 0; i < Tile::TX; ++i) {
-                        const int inner = j % 2 ? Tile::TX - 1 - i : i; // registers serve two operands a cycle
-                        acc[j][inner] = fmaf(frag_x[inner], frag_s[j], acc[j][inner]);
-                    }
-            }
+            multiply_stage<Tile>(reader_x, reader_s, smem_x, smem_s, group, part(left, Tile::BK), acc);
 
             if (!copies_first)
                 load(free_stage);
@@ -219,13 +239,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     __syncthreads();
 
     // add up the groups, and store
-    if (group < Tile::kGroups)
-#pragma unroll
-        for (int j = 0; j < Tile::TS; ++j)
-#pragma unroll
-            for (int i = 0; i < Tile::TX; ++i)
-                smem[(group * Tile::BS + lane_s + j * Tile::kLanesS) * Tile::BX + lane_x + i * Tile::kLanesX] =
-                    acc[j][i];
+    leave_group<Tile>(lane_x, lane_s, group, smem, acc);
     __syncthreads();
     store_sums<Tile, Tile::kGroups, Tile::kThreads>(problem, cut, place, smem);
 }
@@ -233,7 +247,112 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 template <class Tile>
 struct LineKernels {
     template <bool ContiguousX, bool ContiguousS>
-    static constexpr auto *kernel = lines<Tile, ContiguousX, ContiguousS>;
+    static Status start(const Grid &grid, const Device &device, const Problem &problem, const Slices &cut) {
+        return start_slices<lines<Tile, ContiguousX, ContiguousS>>(grid, device, problem, cut);
+    }
+};
+
+// ---- warps of their own copy, on Hopper ----------------------------------------------------------------------------
+
+// The eight warps of Lines only multiply, four others copy; they meet at barriers in shared memory, one slot after the
+// other.
+template <class Lines, int Ring_>
+struct FedLineTile : Lines {
+    static constexpr int kMultipliers = Lines::kThreads, kCopiers = 128, kThreads = kMultipliers + kCopiers;
+    static constexpr int kRing = Ring_, kBarrierFloats = 4 * Ring_; // two to each slot
+    static constexpr int shared_bytes(int, int64_t) {
+        return 4 * (kBarrierFloats + std::max(Lines::kSumFloats, Lines::kStageFloats * Ring_));
+    }
+};
+
+template <class Tile, bool ContiguousX, bool ContiguousS>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
+    fed_lines(__grid_constant__ const Problem problem, __grid_constant__ const Slices cut) {
+#if PYBLAS_HAS_WGMMA
+    using StreamX = LineStream<Tile, Tile::BX, ContiguousX>;
+    using StreamS = LineStream<Tile, Tile::BS, ContiguousS>;
+    constexpr int kFloatsX = Tile::floats(ContiguousX, Tile::BX), kRing = Tile::kRing;
+
+    // place
+    const SlicePlace<Tile> place(cut);
+    const int thread = static_cast<int>(threadIdx.x);
+    uint64_t *const come = reinterpret_cast<uint64_t *>(dynamic_shared());
+    uint64_t *const left = come + kRing;
+    float *const smem = reinterpret_cast<float *>(dynamic_shared()) + Tile::kBarrierFloats;
+    if (thread == 0) {
+        for (int slot = 0; slot < kRing; ++slot) {
+            ptx::init_barrier(come + slot, Tile::kCopiers);
+            ptx::init_barrier(left + slot, Tile::kMultipliers);
+        }
+        ptx::publish_barriers();
+    }
+    __syncthreads();
+    ptx::wait_for_predecessors();
+    const Epilogue scalars(problem);
+    if (!place.exists || scalars.idle())
+        return;
+    const int64_t depth = min(scalars.depth() - place.k_begin, cut.range);
+    const View a = view_a(problem, place.batch), b = view_b(problem, place.batch);
+    const int member = thread < Tile::kMultipliers ? thread : thread - Tile::kMultipliers;
+    StreamX stream_x(a, place.x0, place.k_begin, cut.extent_x, problem.k, place.x_left, member);
+    StreamS stream_s(b, place.s0, place.k_begin, cut.extent_s, problem.k, place.s_left, member);
+    int slot = 0;
+    if (thread >= Tile::kMultipliers) {
+        // load
+        ptx::give_registers_back<72>();
+        uint32_t parity = 1;
+        bool again = false; // the slot has been used
+        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK) {
+            if (again)
+                ptx::wait(left + slot, parity);
+            float *const stage = smem + slot * Tile::kStageFloats;
+            const int k = part(k_left, Tile::BK);
+            stream_x.next(stage, k);
+            stream_s.next(stage + kFloatsX, k);
+            ptx::arrive_after_copies(come + slot);
+            if (++slot == kRing)
+                slot = 0, parity ^= 1, again = true;
+        }
+        ptx::launch_dependents();
+        // The block's barriers of the others.
+        meet();
+        meet();
+    } else {
+        // multiply
+        ptx::take_registers<216>();
+        const int lane_x = thread % Tile::kLanesX, lane_s = thread / Tile::kLanesX % Tile::kLanesS;
+        const int group = thread / Tile::kLanes;
+        const typename StreamX::template Reader<Tile::kLanesX, Tile::TX> reader_x(stream_x, lane_x);
+        const typename StreamS::template Reader<Tile::kLanesS, Tile::TS> reader_s(stream_s, lane_s);
+        float acc[Tile::TS][Tile::TX] = {};
+        uint32_t parity = 0;
+#pragma unroll 1
+        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK) {
+            ptx::wait(come + slot, parity);
+            const float *const smem_x = smem + slot * Tile::kStageFloats, *const smem_s = smem_x + kFloatsX;
+            multiply_stage<Tile>(reader_x, reader_s, smem_x, smem_s, group, part(k_left, Tile::BK), acc);
+
+            // advance
+            ptx::arrive(left + slot);
+            if (++slot == kRing)
+                slot = 0, parity ^= 1;
+        }
+
+        // add up the groups, and store
+        meet(); // everybody is done with the slots
+        leave_group<Tile>(lane_x, lane_s, group, smem, acc);
+        meet();
+        store_sums<Tile, Tile::kGroups, Tile::kMultipliers>(problem, cut, place, smem);
+    }
+#endif
+}
+
+template <class Tile>
+struct FedLineKernels {
+    template <bool ContiguousX, bool ContiguousS>
+    static Status start(const Grid &grid, const Device &device, const Problem &problem, const Slices &cut) {
+        return start_slices<fed_lines<Tile, ContiguousX, ContiguousS>>(grid, device, problem, cut);
+    }
 };
 
 } // namespace pyblas

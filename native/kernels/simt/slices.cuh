@@ -594,10 +594,19 @@ size_t slices_workspace(const Problem &problem, const Device &device, bool x_is_
     return slices.ranges == 1 ? 0 : slices.partials.bytes() + (counts_arrivals<Tile>(slices) ? kZeros * 4 : 0);
 }
 
+template <auto kernel, class... More>
+Status start_slices(const Grid &grid, const Device &device, const Problem &problem, const Slices &cut,
+                    const More &...more) {
+    PYBLAS_TRY((allow_shared<kernel>(device.shared_per_block)));
+    return launch<kernel>(grid, problem, cut, more...);
+}
+
 template <class Tile>
 struct SliceKernels {
     template <bool ContiguousX, bool ContiguousS>
-    static constexpr auto *kernel = slices<Tile, ContiguousX, ContiguousS>;
+    static Status start(const Grid &grid, const Device &device, const Problem &problem, const Slices &cut) {
+        return start_slices<slices<Tile, ContiguousX, ContiguousS>>(grid, device, problem, cut);
+    }
 };
 
 template <class Tile, class Kernels = SliceKernels<Tile>>
@@ -615,9 +624,7 @@ Status launch_slices(const Problem &problem, const Launch &launch_on, bool x_is_
     const Grid grid{slices.blocks, Tile::kThreads, bytes, launch_on.stream, device.starts_early};
     const bool rows_contiguous = problem.transa == Op::N, columns_contiguous = problem.transb == Op::T;
     const auto start = [&](auto contiguous_x, auto contiguous_s) {
-        constexpr auto *kernel = Kernels::template kernel<contiguous_x.value, contiguous_s.value>;
-        PYBLAS_TRY((allow_shared<kernel>(device.shared_per_block)));
-        return launch<kernel>(grid, problem, slices);
+        return Kernels::template start<contiguous_x.value, contiguous_s.value>(grid, device, problem, slices);
     };
     const auto both = [](auto contiguous_s) { return std::bool_constant<contiguous_s.value && Tile::kQuadsOfBoth>(); };
     const auto start_for_x = [&](auto contiguous_s) {

@@ -133,8 +133,15 @@ using Tile16 = SliceTile<16, 16, 128, 4, 8, 256, 2>;
 using Tile32 = SliceTile<32, 32, 64, 4, 8, 256, 2>;
 using Tile36 = SliceTile<36, 36, 56, 12, 4, 256, 2>;
 using Tile33 = LineTile<33, 33, 168, 11, 11, 256, 8>;
+using Fed33 = FedLineTile<Tile33, 4>;
 using Deep16 = SliceTile<16, 16, 256, 4, 8, 256, 2>;
 using Deep32 = SliceTile<32, 32, 128, 4, 8, 256, 2>;
+
+// The same sums in the same order.
+Status launch_lines(const Problem &problem, const Launch &launch_on) {
+    return launch_on.device->has_90a_code ? launch_split_k<Fed33, FedLineKernels<Fed33>>(problem, launch_on)
+                                          : launch_split_k<Tile33, LineKernels<Tile33>>(problem, launch_on);
+}
 
 #define PYBLAS_SPLIT_K_ROW(name, Tile)                                                                                 \
     {"split_k_" name, "split_k",       Engine::gpu, kFp32Modes,           75,    false,                                \
@@ -147,7 +154,7 @@ constexpr Kernel kRows[] = {
     PYBLAS_SPLIT_K_ROW("32x32x128", Deep32),
     PYBLAS_SPLIT_K_ROW("36x36x56", Tile36),
     {"split_k_33x33x168", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses<Tile33>, workspace<Tile33>, nullptr,
-     launch_split_k<Tile33, LineKernels<Tile33>>, false, kSliceFootprint<Tile33>, work_of_lines<Tile33>},
+     launch_lines, false, kSliceFootprint<Tile33>, work_of_lines<Tile33>},
     {"split_k_64x64x16", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses_parts<64>, workspace_parts<64>, nullptr,
      launch_split_tiles<64>, true, kWarpTileFootprint<Tile64>, work_parts<64>},
     {"split_k_128x128x16", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses_parts<128>, workspace_parts<128>,

@@ -462,6 +462,7 @@ Device small_device() {
 Device large_device() {
     Device device = device_of(1, 90, 227 * 1024);
     device.starts_early = true;
+    device.has_90a_code = true;
     return device;
 }
 
