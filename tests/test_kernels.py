@@ -131,7 +131,7 @@ def test_every_mode_the_row_names(forced):
     for mode in forced.modes:
         forced.use(mode)
         for ops in shapes.OP_PAIRS:
-            for product in variants([(33, 65, 47), (5, 7, 9), (1, 40, 70), (70, 3, 129)], ops):
+            for product in variants([(33, 65, 47), (5, 7, 9), (1, 40, 70), (70, 3, 129), (70, 3, 60)], ops):
                 forced.solve(product)
     forced.assert_useful()
     for mode in set(engines.MODES) - set(forced.modes):

@@ -1,6 +1,7 @@
 // skinny: products with few rows or few columns, one vector included. The large operand is read once and decides the
-// time; it runs through shared memory as it lies, whatever its op, or, in 64x4x256, straight to registers. In the rows
-// 128x.. (direct.cuh) warps of their own bring it, for up to 64 columns; they are for Hopper.
+// time; it runs through shared memory as it lies, whatever its op, or, in 64x4x256, straight to registers. For Hopper,
+// in 128x.. (direct.cuh) warps of their own bring it, for up to 64 columns, and in 32x16x256 the copy engine
+// (boxed.cuh).
 //
 //          large operand                  a block has BM of its x and a range of k; its threads are quads of x by
 //    k +---+---+---+---+---+--            groups of k, and each holds 4 or 8 times BN sums
@@ -9,9 +10,12 @@
 //    v | b | b | b | b | b |              whose sums a second kernel adds
 //      +---+---+---+---+---+--
 //
-// 256 threads; up to 128 registers and half of the shared memory, 64x16x128 all of both. Refuses products whose rows
-// and columns both are more than BN, and devices with too little shared memory.
+// With little k, lanes hold the small operand in registers (held.cuh): 64x16x16, 64x8x32, 64x4x64. 256 threads; up to
+// 128 registers and half of the shared memory, 64x16x128 and 32x16x256 all of both. Refuses products whose rows and
+// columns both are more than BN, and devices with too little shared memory.
+#include "boxed.cuh"
 #include "direct.cuh"
+#include "held.cuh"
 #include "slices.cuh"
 
 namespace pyblas {
@@ -72,6 +76,12 @@ using Fed32 = FedTile<OwnTile<128, 32, 32, 8, 16, 16, 4, 1, 2, 256>, 8>;
 using Fed48 = FedTile<OwnTile<128, 48, 32, 8, 12, 16, 8, 1, 4, 256>, 8>;
 using Fed64 = FedTile<OwnTile<128, 64, 32, 8, 16, 16, 8, 1, 4, 256>, 8>;
 
+using Boxed16 = BoxedTile<OwnTile<32, 16, 256, 8, 16, 4, 4, 1, 1, 256>, 1, 4>;
+
+using Held16 = HeldTile<4, 16, 1, 2, 4, 4>;
+using Held8 = HeldTile<8, 8, 2, 2, 4, 4>;
+using Held4 = HeldTile<16, 4, 4, 2, 4, 4>;
+
 #define PYBLAS_SKINNY_ROW_OF(name, Tile, sm, needs_90a, Kernels)                                                       \
     {"skinny_" name,                                                                                                   \
      "skinny",                                                                                                         \
@@ -88,6 +98,11 @@ using Fed64 = FedTile<OwnTile<128, 64, 32, 8, 16, 16, 8, 1, 4, 256>, 8>;
      work<Tile>}
 #define PYBLAS_SKINNY_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, 75, false, SliceKernels)
 #define PYBLAS_DIRECT_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, 75, false, DirectKernels)
+#define PYBLAS_BOXED_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, 90, true, BoxedKernels)
+#define PYBLAS_HELD_ROW(name, Tile)                                                                                    \
+    {"skinny_" name,     "skinny", Engine::gpu, kFp32Modes,        75,    false,                                       \
+     held_refuses<Tile>, nullptr,  nullptr,     launch_held<Tile>, false, {Tile::kThreads, Tile::kResident, 0},        \
+     held_work<Tile>}
 #define PYBLAS_FED_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, 90, true, FedKernels)
 constexpr Kernel kRows[] = {
     PYBLAS_SKINNY_ROW("32x1x256", Tile1),   PYBLAS_SKINNY_ROW("32x8x256", Tile8),
@@ -95,9 +110,13 @@ constexpr Kernel kRows[] = {
     PYBLAS_SKINNY_ROW("256x4x16", Tall4),   PYBLAS_SKINNY_ROW("256x16x16", Tall16),
     PYBLAS_DIRECT_ROW("64x4x256", Direct4), PYBLAS_FED_ROW("128x16x64", Fed16),
     PYBLAS_FED_ROW("128x32x32", Fed32),     PYBLAS_FED_ROW("128x48x32", Fed48),
-    PYBLAS_FED_ROW("128x64x32", Fed64),
+    PYBLAS_FED_ROW("128x64x32", Fed64),     PYBLAS_HELD_ROW("64x16x16", Held16),
+    PYBLAS_HELD_ROW("64x8x32", Held8),      PYBLAS_HELD_ROW("64x4x64", Held4),
+    PYBLAS_BOXED_ROW("32x16x256", Boxed16),
 };
 #undef PYBLAS_FED_ROW
+#undef PYBLAS_HELD_ROW
+#undef PYBLAS_BOXED_ROW
 #undef PYBLAS_DIRECT_ROW
 #undef PYBLAS_SKINNY_ROW
 #undef PYBLAS_SKINNY_ROW_OF
