@@ -90,19 +90,22 @@ __global__ void __launch_bounds__(kPackThreads)
 #endif
 }
 
-// How many tiles of each side are packed and multiplied at once, as many as the workspace holds; parts of about the
-// same size.
+// How many tiles of each side are multiplied at once, as many as the workspace holds of those that are packed; parts of
+// about the same size.
 struct Parts {
     int64_t rows, columns;
 
-    static Parts of(const TileGrid &grid, int64_t tile_m, int64_t tile_n, int64_t padded, size_t workspace) {
+    static Parts of(const TileGrid &grid, int64_t tile_m, int64_t tile_n, int64_t padded, size_t workspace,
+                    bool packs_a, bool packs_b) {
         const int64_t rows = static_cast<int64_t>(workspace / sizeof(float)) / padded; // of both sides
         const auto most = [](int64_t room, int64_t tile, int64_t tiles) {
             const int64_t fit = std::max<int64_t>(1, room / tile), count = (tiles + fit - 1) / fit;
             return (tiles + count - 1) / count;
         };
-        const int64_t high = most(std::max(rows / 2, rows - grid.columns * tile_n), tile_m, grid.rows);
-        return {high, most(rows - high * tile_m, tile_n, grid.columns)};
+        const int64_t least = packs_b ? std::max(rows / 2, rows - grid.columns * tile_n) : rows;
+        const int64_t high = packs_a ? most(least, tile_m, grid.rows) : grid.rows;
+        const int64_t left = packs_a ? rows - high * tile_m : rows;
+        return {high, packs_b ? most(left, tile_n, grid.columns) : grid.columns};
     }
 };
 

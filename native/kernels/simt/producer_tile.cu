@@ -2,8 +2,8 @@
 // of op(A) and op(B), eight multiply them and do nothing else; they meet at barriers in shared memory, slot by slot.
 //
 //     boxes as operands lie     contiguous along k: turned     slots                 8 warps, multiplying
-//     A, B  ----------------->  [A] [A] -------------------->  [A B] [A B] [A B] --> 8 x 16 or 12 x 12 outputs
-//            \------------------ contiguous along C ------------^       <- left --    a thread
+//     A, B  ----------------->  [A] [A] -------------------->  [A B] [A B] [A B] --> 8 x 16, 12 x 12 or 10 x 10
+//            \------------------ contiguous along C ------------^       <- left --    outputs a thread
 //
 // Slices of warps share the k of small tiles, pairs of blocks that of small products, and blocks beside each other that
 // of tiles which do not fill a wave; all sums are added in a fixed order. What the copy engine cannot read, and in some
@@ -25,6 +25,7 @@ namespace pyblas {
 namespace {
 
 constexpr int kProducers = 128; // threads
+
 constexpr int kRegisters = 216, kProducerRegisters = 72;
 static_assert(2 * kRegisters + kProducerRegisters <= 3 * 168, "registers are handed on, not made");
 
@@ -48,7 +49,15 @@ struct Plan {
     float one;            // 1, which the compiler does not know
 
     PYBLAS_HOST_DEVICE int64_t cut() const { return grid.blocks - whole; }
-    int64_t blocks() const { return whole + cut() * ranges * cluster; }
+    PYBLAS_HOST_DEVICE int64_t blocks() const { return whole + cut() * ranges * cluster; }
+};
+
+// A tile of sums that a slice of threads with pairs hands over: columns four floats longer than the tile's, so that the
+// quads of eight neighbouring lanes meet all banks.
+template <class Tile>
+struct Handed {
+    static constexpr int kColumn = Tile::BM + 4, kFloats = kColumn * Tile::BN;
+    static_assert(Tile::BM % 8 == 0, "four columns are half a row of banks apart");
 };
 
 template <class Tile>
@@ -57,20 +66,21 @@ struct Slots {
     using SideB = Side<Tile::BN, Tile::BK>;
     static constexpr int kFloats = SideA::kFloats + SideB::kFloats;
     static constexpr int kMost = 8, kMostGroups = kProducers / 32;
-    static constexpr int kOutputs = Tile::BM * Tile::BN * Tile::kSlices;
+    static constexpr int kTotals = Tile::BM * Tile::BN * Tile::kSlices,
+                         kHanded = Tile::TM % 4 == 0 ? kTotals : Handed<Tile>::kFloats * Tile::kSlices;
     static constexpr int kBarrierFloats = 2 * (2 * kMost + 4 * kMostGroups + 1);
 
     // As many slots as fit, and groups that are no more than slots: then no group is two turns of a slot ahead. What
     // slices and blocks hand over at the end lies where all else was. False: no room.
     static bool lay_out(Plan &plan, bool folds, bool turned_a, bool turned_b, int bytes) {
-        const int room = bytes / 4 - kBarrierFloats - (folds ? kOutputs : 0);
+        const int room = bytes / 4 - kBarrierFloats - (folds ? kTotals : 0);
         const int staged = (turned_a ? SideA::kFloats : 0) + (turned_b ? SideB::kFloats : 0);
         plan.groups = staged ? kMostGroups : 0;
         while (plan.groups > 1 && room < plan.groups * (staged + kFloats))
             plan.groups /= 2;
         plan.slots = std::min((room - plan.groups * staged) / kFloats, kMost);
         plan.totals = plan.slots * kFloats + plan.groups * staged;
-        plan.barriers = std::max(plan.totals + (folds ? kOutputs : 0), kOutputs);
+        plan.barriers = std::max(plan.totals + (folds ? kTotals : 0), kHanded);
         return plan.slots >= 2 && (plan.barriers + kBarrierFloats) * 4 <= bytes;
     }
     static int bytes(const Plan &plan) { return 4 * (plan.barriers + kBarrierFloats); }
@@ -94,14 +104,25 @@ __device__ __forceinline__ void outer_product(const float (&a)[Tile::TM], const 
         }
 }
 
-// A thread's share of a row of a tile: Count values in quads, Lanes quads apart.
+// A thread's share of a row of a tile: Count values in quads, Lanes quads apart, and of those that are left over a
+// pair. pair is how far the lane's first one lies before its first quad's place.
 template <int Count, int Lanes>
-__device__ __forceinline__ void read(const float *row, float (&fragment)[Count]) {
+__device__ __forceinline__ void read(const float *row, int pair, float (&fragment)[Count]) {
 #pragma unroll
-    for (int i = 0; i < Count; i += 4) {
+    for (int i = 0; i + 4 <= Count; i += 4) {
         const float4 quad = *reinterpret_cast<const float4 *>(row + i * Lanes);
         fragment[i] = quad.x, fragment[i + 1] = quad.y, fragment[i + 2] = quad.z, fragment[i + 3] = quad.w;
     }
+    if constexpr (Count % 4 != 0) {
+        const float2 last = *reinterpret_cast<const float2 *>(row - pair + (Count - 2) * Lanes);
+        fragment[Count - 2] = last.x, fragment[Count - 1] = last.y;
+    }
+}
+
+// From the place of a lane's first quad to its value of that number.
+template <int Count, int Lanes>
+__device__ __forceinline__ int value_at(int pair, int i) {
+    return i / 4 < Count / 4 ? i / 4 * (4 * Lanes) + i % 4 : (Count - 2) * Lanes - pair + i % 4;
 }
 
 #if PYBLAS_HAS_WGMMA
@@ -122,11 +143,12 @@ public:
     __device__ __forceinline__ float4 times_one(const float4 &sum) const {
         return {one_ * sum.x, one_ * sum.y, one_ * sum.z, one_ * sum.w};
     }
+    __device__ __forceinline__ float2 times_one(const float2 &sum) const { return {one_ * sum.x, one_ * sum.y}; }
     // Whether rows are stored four at a time.
     __device__ __forceinline__ bool wide() const {
         return reinterpret_cast<uintptr_t>(corner_) % 16 == 0 && ld_ % 4 == 0 && rows_ % 4 == 0;
     }
-    __device__ __forceinline__ void store4(int row, int column, const float4 &sum) const {
+    __device__ __forceinline__ void store(int row, int column, const float4 &sum) const {
         if (row >= rows_ || column >= columns_)
             return;
         float *const c = corner_ + row + column * ld_;
@@ -174,12 +196,23 @@ __device__ __forceinline__ int quad_column(int quad) {
     return across / 4 * (Tile::kLanesN * 4) + across % 4;
 }
 
+// Everybody, in all blocks of the cluster, has handed over.
+__device__ __forceinline__ void all_handed(uint64_t *met, int cluster) {
+    if (cluster > 1) {
+        ptx::arrive_at_cluster();
+        ptx::wait_for_cluster();
+    } else {
+        ptx::arrive(met);
+        ptx::wait(met, 1);
+    }
+}
+
 // Slices, and blocks of a cluster, hand over their sums, and each of them adds and stores its share of the tile: over
 // blocks, then slices, in order. Where rows cannot be stored by quads, lanes beside each other take rows beside each
 // other.
 template <class Tile>
-__device__ __forceinline__ void share_out(uint64_t *met, float4 *smem, const float (&acc)[Tile::TN][Tile::TM],
-                                          int cluster, int rank, const Target<Tile> &target) {
+__device__ __forceinline__ void share_quads(uint64_t *met, float4 *smem, const float (&acc)[Tile::TN][Tile::TM],
+                                            int cluster, int rank, const Target<Tile> &target) {
     constexpr int kQuads = Tile::TM * Tile::TN / 4, kAtOnce = Tile::kSlices < 8 ? 8 / Tile::kSlices : 1;
     const int thread = static_cast<int>(threadIdx.x) % Tile::kSliceThreads;
     const int slice = static_cast<int>(threadIdx.x) / Tile::kSliceThreads;
@@ -191,13 +224,7 @@ __device__ __forceinline__ void share_out(uint64_t *met, float4 *smem, const flo
         const float4 sum = quad_of<Tile>(acc, quad);
         handed[(slice * kQuads + quad) * Tile::kSliceThreads] = target.times_one(sum);
     }
-    if (cluster > 1) {
-        ptx::arrive_at_cluster();
-        ptx::wait_for_cluster();
-    } else {
-        ptx::arrive(met);
-        ptx::wait(met, 1);
-    }
+    all_handed(met, cluster);
     const int groups = cluster * Tile::kSlices;
     if (Tile::kSlices > 1 && target.wide()) {
         const ThreadPlace<Tile> mine = ThreadPlace<Tile>::of(thread);
@@ -228,7 +255,7 @@ __device__ __forceinline__ void share_out(uint64_t *met, float4 *smem, const flo
 #pragma unroll
             for (int i = 0; i < kAtOnce; ++i)
                 if (const int quad = first + i * groups; quad < kQuads)
-                    target.store4(mine.row + quad_row<Tile>(quad), mine.column + quad_column<Tile>(quad), sum[i]);
+                    target.store(mine.row + quad_row<Tile>(quad), mine.column + quad_column<Tile>(quad), sum[i]);
         }
     } else {
         // The same quads of a warp's lanes are four times kLanesM rows of kLanesN columns.
@@ -255,6 +282,74 @@ __device__ __forceinline__ void share_out(uint64_t *met, float4 *smem, const flo
                              first.column + quad_column<Tile>(quad) + (i * 32 + lane) / kRows * 4, sum[i]);
         }
     }
+    if (cluster > 1) { // the others have read what is here
+        ptx::arrive_at_cluster();
+        ptx::wait_for_cluster();
+    }
+}
+
+__device__ __forceinline__ float sum_of(float x, float y) {
+    return x + y;
+}
+__device__ __forceinline__ float4 sum_of(const float4 &x, const float4 &y) {
+    return {x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w};
+}
+
+// Adds and stores a share of the tile, Sums of one row or four, from columns in shared memory.
+template <class Sums, class Tile>
+__device__ __forceinline__ void store_columns(const float *smem, int cluster, int rank, const Target<Tile> &target) {
+    constexpr int kWidth = sizeof(Sums) / sizeof(float), kRows = Tile::BM / kWidth, kAll = kRows * Tile::BN;
+    constexpr int kAtOnce = 8 / Tile::kSlices;
+    const int step = cluster * Tile::kThreads;
+#pragma unroll 1
+    for (int number = rank * Tile::kThreads + static_cast<int>(threadIdx.x); number < kAll; number += kAtOnce * step) {
+        Sums sums[kAtOnce] = {};
+        for (int block = 0; block < cluster; ++block)
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+                const int at = min(number + i * step, kAll - 1);
+                const float *const from = smem + at / kRows * Handed<Tile>::kColumn + at % kRows * kWidth;
+#pragma unroll
+                for (int slice = 0; slice < Tile::kSlices; ++slice) {
+                    const Sums term =
+                        ptx::load_of_block(reinterpret_cast<const Sums *>(from + slice * Handed<Tile>::kFloats), block);
+                    sums[i] = block == 0 && slice == 0 ? term : sum_of(sums[i], term);
+                }
+            }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i)
+            if (const int at = number + i * step; at < kAll)
+                target.store(at % kRows * kWidth, at / kRows, sums[i]);
+    }
+}
+
+// The same where a thread has pairs of rows and columns: sums are handed over as columns of the tile.
+template <class Tile>
+__device__ __forceinline__ void share_columns(uint64_t *met, float *smem, const float (&acc)[Tile::TN][Tile::TM],
+                                              int cluster, int rank, const Target<Tile> &target) {
+    static_assert(Tile::TM % 4 == 2 && Tile::TN % 4 == 2, "quads and a pair");
+    const int thread = static_cast<int>(threadIdx.x);
+    const ThreadPlace<Tile> mine = ThreadPlace<Tile>::of(thread % Tile::kSliceThreads);
+    const int pair_m = 2 * Tile::lane_m(thread % 32), pair_n = 2 * Tile::lane_n(thread % 32);
+    float *const handed =
+        smem + thread / Tile::kSliceThreads * Handed<Tile>::kFloats + mine.column * Handed<Tile>::kColumn + mine.row;
+    ptx::arrive(met);
+    ptx::wait(met, 0); // everybody is done with the slots
+#pragma unroll
+    for (int j = 0; j < Tile::TN; ++j) {
+        float *const column = handed + value_at<Tile::TN, Tile::kLanesN>(pair_n, j) * Handed<Tile>::kColumn;
+#pragma unroll
+        for (int i = 0; i + 4 <= Tile::TM; i += 4)
+            *reinterpret_cast<float4 *>(column + value_at<Tile::TM, Tile::kLanesM>(pair_m, i)) =
+                target.times_one(float4{acc[j][i], acc[j][i + 1], acc[j][i + 2], acc[j][i + 3]});
+        *reinterpret_cast<float2 *>(column + value_at<Tile::TM, Tile::kLanesM>(pair_m, Tile::TM - 2)) =
+            target.times_one(float2{acc[j][Tile::TM - 2], acc[j][Tile::TM - 1]});
+    }
+    all_handed(met, cluster);
+    if (target.wide())
+        store_columns<float4>(smem, cluster, rank, target);
+    else
+        store_columns<float>(smem, cluster, rank, target);
     if (cluster > 1) { // the others have read what is here
         ptx::arrive_at_cluster();
         ptx::wait_for_cluster();
@@ -325,13 +420,13 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
         const Asker<Tile::BN, Tile::BK> b(ways.b, place.batch, place.column, k_begin);
         if (plan.groups == 0) {
             Turn turn{0, 1};
-            for (int stage = 0; stage < stages; ++stage, turn.next(plan.slots)) {
-                if (stage >= plan.slots && warp < 2)
+            for (int stage = 0; stage < stages && warp < 2; ++stage, turn.next(plan.slots)) {
+                if (stage >= plan.slots)
                     ptx::wait(left + turn.slot, turn.parity);
                 float *const tile = smem + turn.slot * kSlotFloats;
                 if (warp == 0)
                     a.ask(stage, tile, come + turn.slot);
-                else if (warp == 1)
+                else
                     b.ask(stage, tile + SideA::kFloats, come + turn.slot);
             }
         } else {
@@ -392,6 +487,7 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
         ptx::take_registers<kRegisters>();
         float acc[Tile::TN][Tile::TM] = {};
         const ThreadPlace<Tile> mine = ThreadPlace<Tile>::of(thread % Tile::kSliceThreads);
+        const int pair_m = 2 * Tile::lane_m(thread % 32), pair_n = 2 * Tile::lane_n(thread % 32);
         const int first_k = thread / Tile::kSliceThreads * Tile::kSliceK;
         const float *const smem_a = smem + first_k * Tile::BM + mine.row;
         const float *const smem_b = smem + SideA::kFloats + first_k * Tile::BN + mine.column;
@@ -404,13 +500,13 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
                 ptx::wait(come + turn.slot, turn.parity);
                 const float *const a = smem_a + turn.slot * kSlotFloats, *const b = smem_b + turn.slot * kSlotFloats;
                 float frag_a[2][Tile::TM], frag_b[2][Tile::TN];
-                read<Tile::TM, Tile::kLanesM>(a, frag_a[0]);
-                read<Tile::TN, Tile::kLanesN>(b, frag_b[0]);
+                read<Tile::TM, Tile::kLanesM>(a, pair_m, frag_a[0]);
+                read<Tile::TN, Tile::kLanesN>(b, pair_n, frag_b[0]);
 #pragma unroll
                 for (int k = 0; k < Tile::kSliceK; ++k) {
                     if (k + 1 < Tile::kSliceK) {
-                        read<Tile::TM, Tile::kLanesM>(a + (k + 1) * Tile::BM, frag_a[(k + 1) % 2]);
-                        read<Tile::TN, Tile::kLanesN>(b + (k + 1) * Tile::BN, frag_b[(k + 1) % 2]);
+                        read<Tile::TM, Tile::kLanesM>(a + (k + 1) * Tile::BM, pair_m, frag_a[(k + 1) % 2]);
+                        read<Tile::TN, Tile::kLanesN>(b + (k + 1) * Tile::BN, pair_n, frag_b[(k + 1) % 2]);
                     }
                     outer_product<Tile>(frag_a[k % 2], frag_b[k % 2], acc);
                 }
@@ -428,12 +524,15 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
             whole || plan.ranges == 1 ? nullptr : plan.sums + (range * plan.cut() + tile - plan.whole) * kTileFloats;
         const Target<Tile> target(problem, place, raw, plan.one);
         if (Tile::kSlices > 1 || !target.wide()) {
-            share_out<Tile>(met, reinterpret_cast<float4 *>(smem), acc, plan.cluster, rank, target);
+            if constexpr (Tile::TM % 4 == 0)
+                share_quads<Tile>(met, reinterpret_cast<float4 *>(smem), acc, plan.cluster, rank, target);
+            else
+                share_columns<Tile>(met, smem, acc, plan.cluster, rank, target);
         } else {
 #pragma unroll
             for (int quad = 0; quad < Tile::TM * Tile::TN / 4; ++quad)
-                target.store4(mine.row + quad_row<Tile>(quad), mine.column + quad_column<Tile>(quad),
-                              quad_of<Tile>(acc, quad));
+                target.store(mine.row + quad_row<Tile>(quad), mine.column + quad_column<Tile>(quad),
+                             quad_of<Tile>(acc, quad));
         }
     }
 #endif
@@ -441,13 +540,16 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
 
 constexpr int kSumThreads = 128;
 
+PYBLAS_HOST_DEVICE constexpr int sum_blocks(int threads) {
+    return (threads + kSumThreads - 1) / kSumThreads;
+}
+
 // Adds the ranges of tiles that were cut, in order; a thread has so many neighbouring rows of C.
 template <int BM, int BN, int Width>
 __global__ void __launch_bounds__(kSumThreads)
     sum_ranges(__grid_constant__ const Problem problem, __grid_constant__ const Plan plan) {
 #if PYBLAS_HAS_WGMMA
-    constexpr int kFloats = BM * BN, kBlocks = kFloats / Width / kSumThreads; // of a tile
-    static_assert(kFloats % (Width * kSumThreads) == 0, "blocks tile the tile");
+    constexpr int kFloats = BM * BN, kBlocks = sum_blocks(kFloats / Width); // of a tile
     ptx::launch_dependents();
     ptx::wait_for_predecessors();
     const Epilogue epilogue(problem);
@@ -458,7 +560,7 @@ __global__ void __launch_bounds__(kSumThreads)
     const int element = (block * kSumThreads + static_cast<int>(threadIdx.x)) * Width;
     const TilePlace place = place_tile(plan.grid, plan.whole + tile);
     const int64_t i = place.row * BM + element % BM, j = place.column * BN + element / BM;
-    if (i >= problem.m || j >= problem.n)
+    if (element >= kFloats || i >= problem.m || j >= problem.n)
         return;
     float sum[Width] = {};
     if (epilogue.depth() > 0) {
@@ -501,25 +603,28 @@ int64_t matrices(const Problem &problem, const Operand &operand) {
     return operand.stride == 0 ? 1 : problem.batch;
 }
 
-// Floats of both operands in panels, at most.
+// Floats of the panels of so many matrices of both operands.
 template <class Tile>
-double panel_floats(const Problem &problem) {
+double panel_floats(const Problem &problem, int64_t of_a, int64_t of_b) {
     const TileGrid grid = TileGrid::of(problem, Tile::BM, Tile::BN);
-    return static_cast<double>((grid.rows * Tile::BM + grid.columns * Tile::BN) * problem.batch) *
-           static_cast<double>(stages_of<Tile>(problem) * Tile::BK);
+    return static_cast<double>(stages_of<Tile>(problem) * Tile::BK) *
+           (static_cast<double>(grid.rows * Tile::BM) * static_cast<double>(of_a) +
+            static_cast<double>(grid.columns * Tile::BN) * static_cast<double>(of_b));
 }
 
-// If they are more than the workspace holds, C is computed in pieces.
+// Whether the panels of both operands, if both are packed, are more than the workspace holds.
 template <class Tile>
-bool in_pieces(const Problem &problem) {
-    return panel_floats<Tile>(problem) > static_cast<double>(kMostPanels / sizeof(float));
+bool exceeds(const Problem &problem) {
+    return panel_floats<Tile>(problem, problem.batch, problem.batch) > static_cast<double>(kMostPanels / sizeof(float));
 }
 
+// Then C is computed in pieces, of so many tiles.
 template <class Tile>
-Parts parts_of(const Problem &problem, bool packs) {
+Parts parts_of(const Problem &problem, bool packs_a, bool packs_b) {
     const TileGrid grid = TileGrid::of(problem, Tile::BM, Tile::BN);
-    return packs && in_pieces<Tile>(problem)
-               ? Parts::of(grid, Tile::BM, Tile::BN, stages_of<Tile>(problem) * Tile::BK, kMostPanels)
+    const double floats = panel_floats<Tile>(problem, packs_a ? problem.batch : 0, packs_b ? problem.batch : 0);
+    return floats > static_cast<double>(kMostPanels / sizeof(float))
+               ? Parts::of(grid, Tile::BM, Tile::BN, stages_of<Tile>(problem) * Tile::BK, kMostPanels, packs_a, packs_b)
                : Parts{grid.rows, grid.columns};
 }
 
@@ -551,7 +656,7 @@ Cut best_cut(const Problem &problem, const Device &device) {
             best = {whole, parts}, least = all;
     };
     const int64_t most = problem.k / kShortest;
-    if (in_pieces<Tile>(problem))
+    if (exceeds<Tile>(problem))
         return best;
     if (tiles < processors)
         for (int64_t parts = 2; parts <= std::min(most, 2 * processors / tiles); parts += kBlocks)
@@ -595,7 +700,7 @@ const char *refuses(const Problem &problem, const Device &device) {
         return "there is no k to walk, or too much of it to pack";
     if (std::max({problem.m, problem.n, problem.batch}) >= kMost)
         return "a side is longer than 2^31";
-    if (problem.batch > 1 && in_pieces<Tile>(problem))
+    if (problem.batch > 1 && exceeds<Tile>(problem))
         return "it packs one product in pieces, not a batch";
     Plan plan = plan_of<Tile>(problem, best_cut<Tile>(problem, device));
     return Slots<Tile>::lay_out(plan, folds<Tile>(plan), !PacksTurned && problem.transa == Op::T,
@@ -608,8 +713,9 @@ const char *refuses(const Problem &problem, const Device &device) {
 template <class Tile>
 size_t workspace(const Problem &problem, const Device &device) {
     const Plan plan = plan_of<Tile>(problem, best_cut<Tile>(problem, device));
-    const size_t panels =
-        in_pieces<Tile>(problem) ? kMostPanels / sizeof(float) : static_cast<size_t>(panel_floats<Tile>(problem));
+    const size_t panels = exceeds<Tile>(problem)
+                              ? kMostPanels / sizeof(float)
+                              : static_cast<size_t>(panel_floats<Tile>(problem, problem.batch, problem.batch));
     return sizeof(float) * (static_cast<size_t>(sums_floats<Tile>(plan)) + panels);
 }
 
@@ -619,7 +725,7 @@ Work work(const Problem &problem, const Device &device) {
     const bool turned_a = problem.transa == Op::T, turned_b = problem.transb == Op::N;
     const bool packs_a = packs(problem, problem.a, turned_a, PacksTurned);
     const bool packs_b = packs(problem, problem.b, turned_b, PacksTurned);
-    const Parts parts = parts_of<Tile>(problem, packs_a || packs_b);
+    const Parts parts = parts_of<Tile>(problem, packs_a, packs_b);
     const double count_a = static_cast<double>((plan.grid.rows + parts.rows - 1) / parts.rows);
     const double count_b = static_cast<double>((plan.grid.columns + parts.columns - 1) / parts.columns);
     const auto waves = [&](int64_t blocks) {
@@ -628,7 +734,7 @@ Work work(const Problem &problem, const Device &device) {
     Work work;
     work.move(problem);
     const int64_t cut_blocks = plan.cut() * plan.ranges * plan.cluster;
-    if (in_pieces<Tile>(problem))
+    if (count_a * count_b > 1)
         work.waves = count_a * count_b * waves(parts.rows * parts.columns);
     else if (plan.whole == 0)
         work.waves = waves(cut_blocks);
@@ -656,14 +762,14 @@ bool lies_well(const Problem &problem, const Operand &operand, bool turned) {
 }
 
 // A piece of an operand, from its x on: as it lies, or in panels.
-template <int X, int BK, bool PacksTurned>
-Status prepare(const Problem &problem, const Operand &operand, const View &view, int64_t first, int64_t extent,
-               float *panels, Source *source, Way *way) {
+template <int X, int BK>
+Status prepare(const Problem &problem, const Operand &operand, bool packed, const View &view, int64_t first,
+               int64_t extent, float *panels, Source *source, Way *way) {
     const bool turned = !view.contiguous_x();
     Operand piece = operand;
     piece.data = const_cast<float *>(view.at(first, 0));
     *source = {};
-    if (lies_well<PacksTurned>(problem, operand, turned))
+    if (!packed)
         return way_of<X, BK>(piece, turned, extent, problem.k, problem.batch, way);
     const int64_t padded = (problem.k + BK - 1) / BK * BK, count = matrices(problem, operand);
     *source = Source::of({static_cast<const float *>(piece.data), view.step_x, view.step_k}, operand.stride, count,
@@ -674,15 +780,16 @@ Status prepare(const Problem &problem, const Operand &operand, const View &view,
 template <class Tile, bool PacksTurned>
 Status launch_tiles(const Problem &problem, const Launch &launch_on) {
     const Device &device = *launch_on.device;
-    const Parts parts =
-        parts_of<Tile>(problem, !lies_well<PacksTurned>(problem, problem.a, problem.transa == Op::T) ||
-                                    !lies_well<PacksTurned>(problem, problem.b, problem.transb == Op::N));
-    const Cut cut = best_cut<Tile>(problem, device);
-    Plan plan = plan_of<Tile>(problem, cut);
+    const bool packs_a = !lies_well<PacksTurned>(problem, problem.a, problem.transa == Op::T);
+    const bool packs_b = !lies_well<PacksTurned>(problem, problem.b, problem.transb == Op::N);
+    const Parts parts = parts_of<Tile>(problem, packs_a, packs_b);
+    Plan plan = plan_of<Tile>(problem, best_cut<Tile>(problem, device));
     plan.sums = static_cast<float *>(launch_on.workspace);
+    const bool quads = problem.m % 4 == 0 && problem.c.ld % 4 == 0 && problem.c.stride % 4 == 0 && !problem.c.array &&
+                       reinterpret_cast<uintptr_t>(problem.c.data) % 16 == 0;
     const int64_t padded = stages_of<Tile>(problem) * Tile::BK;
     float *const panels_a = plan.sums + sums_floats<Tile>(plan);
-    float *const panels_b = panels_a + parts.rows * Tile::BM * padded * matrices(problem, problem.a);
+    float *const panels_b = panels_a + (packs_a ? parts.rows * Tile::BM * padded * matrices(problem, problem.a) : 0);
     const int64_t high = parts.rows * Tile::BM, wide = parts.columns * Tile::BN;
     const int64_t count = (problem.n + wide - 1) / wide;
     int64_t packed_column = -1;
@@ -693,25 +800,25 @@ Status launch_tiles(const Problem &problem, const Launch &launch_on) {
     for (int64_t row = 0; row < problem.m; row += high, back = !back) {
         Problem piece = problem;
         piece.m = std::min(problem.m - row, high);
-        PYBLAS_TRY((prepare<Tile::BM, Tile::BK, PacksTurned>(problem, problem.a, view_a(problem, 0), row, piece.m,
-                                                             panels_a, &sources.a, &ways.a)));
+        PYBLAS_TRY((prepare<Tile::BM, Tile::BK>(problem, problem.a, packs_a, view_a(problem, 0), row, piece.m, panels_a,
+                                                &sources.a, &ways.a)));
         for (int64_t i = 0; i < count; ++i) {
             const int64_t column = (back ? count - 1 - i : i) * wide;
             piece.n = std::min(problem.n - column, wide);
             sources.b = {};
             if (column != packed_column)
-                PYBLAS_TRY((prepare<Tile::BN, Tile::BK, PacksTurned>(problem, problem.b, view_b(problem, 0), column,
-                                                                     piece.n, panels_b, &sources.b, &ways.b)));
+                PYBLAS_TRY((prepare<Tile::BN, Tile::BK>(problem, problem.b, packs_b, view_b(problem, 0), column,
+                                                        piece.n, panels_b, &sources.b, &ways.b)));
             packed_column = column;
-            if (const int64_t blocks = sources.a.blocks + sources.b.blocks)
-                PYBLAS_TRY(launch<pack_panels>({blocks, kPackThreads, 0, launch_on.stream, device.starts_early},
-                                               problem, sources));
-            sources.a = {};
-            if (in_pieces<Tile>(problem)) {
+            if (exceeds<Tile>(problem)) {
                 piece.c.data = problem.c.matrix(0) + row + column * problem.c.ld;
                 plan = plan_of<Tile>(piece, {TileGrid::of(piece, Tile::BM, Tile::BN).blocks, 1});
             }
             Slots<Tile>::lay_out(plan, folds<Tile>(plan), ways.a.turned, ways.b.turned, device.shared_per_block);
+            if (const int64_t blocks = sources.a.blocks + sources.b.blocks; blocks)
+                PYBLAS_TRY(launch<pack_panels>({blocks, kPackThreads, 0, launch_on.stream, device.starts_early},
+                                               problem, sources));
+            sources.a = {};
             PYBLAS_TRY((allow_shared<producer_tile<Tile>>(device.shared_per_block)));
             PYBLAS_TRY(
                 launch<producer_tile<Tile>>({plan.blocks(), Tile::kThreads + kProducers, Slots<Tile>::bytes(plan),
@@ -721,10 +828,8 @@ Status launch_tiles(const Problem &problem, const Launch &launch_on) {
     }
     if (plan.ranges == 1)
         return kSuccess;
-    const bool quads = problem.m % 4 == 0 && problem.c.ld % 4 == 0 && problem.c.stride % 4 == 0 && !problem.c.array &&
-                       reinterpret_cast<uintptr_t>(problem.c.data) % 16 == 0;
     const auto sum = [&](auto width) {
-        const int64_t blocks = plan.cut() * (Tile::BM * Tile::BN / width.value / kSumThreads);
+        const int64_t blocks = plan.cut() * sum_blocks(Tile::BM * Tile::BN / width.value);
         return launch<sum_ranges<Tile::BM, Tile::BN, width.value>>(
             {blocks, kSumThreads, 0, launch_on.stream, device.starts_early}, problem, plan);
     };
@@ -733,6 +838,8 @@ Status launch_tiles(const Problem &problem, const Launch &launch_on) {
 
 struct Tile64x64 : WarpTile<64, 64, 64, 64, 64, 8, 16, 4, 1, 8> {};
 struct Tile96x48 : WarpTile<96, 48, 64, 96, 48, 12, 12, 3, 1, 8> {};
+struct Tile80x80 : WarpTile<80, 80, 32, 80, 40, 10, 10, 4, 1, 4> {};
+struct Tile64x128 : WarpTile<64, 128, 32, 64, 64, 8, 16, 4, 1, 4> {};
 struct Tile128x64 : WarpTile<128, 64, 32, 64, 64, 8, 16, 4, 1, 4> {};
 struct Tile128x128 : WarpTile<128, 128, 32, 32, 128, 8, 16, 4, 1, 2> {};
 struct Tile192x96 : WarpTile<192, 96, 16, 96, 48, 12, 12, 4, 1, 2> {};
@@ -757,11 +864,12 @@ constexpr Footprint kFootprint{Tile::kThreads + kProducers, Tile::kResident, 227
      kFootprint<Tile>,                                                                                                 \
      work<Tile, packs_turned>}
 constexpr Kernel kRows[] = {
-    PYBLAS_ROW("64x64x64", Tile64x64, false),           PYBLAS_ROW("96x48x64", Tile96x48, false),
-    PYBLAS_ROW("96x48x64_packed", Tile96x48, true),     PYBLAS_ROW("128x64x32", Tile128x64, false),
-    PYBLAS_ROW("128x64x32_packed", Tile128x64, true),   PYBLAS_ROW("128x128x32_packed", Tile128x128, true),
-    PYBLAS_ROW("192x96x16_packed", Tile192x96, true),   PYBLAS_ROW("256x128x16", Tile256x128, false),
-    PYBLAS_ROW("256x128x16_packed", Tile256x128, true),
+    PYBLAS_ROW("64x64x64", Tile64x64, false),           PYBLAS_ROW("80x80x32", Tile80x80, false),
+    PYBLAS_ROW("80x80x32_packed", Tile80x80, true),     PYBLAS_ROW("96x48x64", Tile96x48, false),
+    PYBLAS_ROW("96x48x64_packed", Tile96x48, true),     PYBLAS_ROW("64x128x32", Tile64x128, false),
+    PYBLAS_ROW("128x64x32", Tile128x64, false),         PYBLAS_ROW("128x64x32_packed", Tile128x64, true),
+    PYBLAS_ROW("128x128x32_packed", Tile128x128, true), PYBLAS_ROW("192x96x16_packed", Tile192x96, true),
+    PYBLAS_ROW("256x128x16", Tile256x128, false),       PYBLAS_ROW("256x128x16_packed", Tile256x128, true),
 };
 #undef PYBLAS_ROW
 
