@@ -9,8 +9,8 @@
 // Each 64 of k of a row of the large operand, and of 32 rows of the small one, are scaled by themselves, and their sums
 // scaled back where they leave the tensor cores. 128 rows of the large operand in a block, two warpgroups that multiply
 // by turns and one that copies: 384 threads, up to 232 registers and 212 KB. The next 64 of k are read while these are
-// multiplied. Where tiles are few k is cut into ranges, whose sums a second kernel adds in order. Refuses k below 32, as
-// wgmma does, and sizes beyond 2^30.
+// multiplied. Where tiles are few k is cut into ranges, whose sums a second kernel adds in order. Refuses k below 32,
+// as wgmma does, and sizes beyond 2^30.
 #include "cost.hpp"
 #include "pack.hpp"
 
