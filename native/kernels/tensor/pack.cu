@@ -425,6 +425,7 @@ struct Shape {
     constexpr int depth() const { return held * threads / kAcross; } // of k, that a block holds of columns
 };
 constexpr Shape kShallow{kThreads, kHeld}, kDeep{kThreads, kMostHeld}, kDeepest{kMostThreads, kMostHeld};
+constexpr Shape kPaired{kMostThreads, kHeld}; // two blocks hold a column
 static_assert(kMostPieces * kDeepest.depth() == kMostDepthAtOnce, "what the blocks of a cluster hold");
 
 // A row for 8 to 256 threads: as few as hold it.
@@ -486,7 +487,14 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
         PYBLAS_TRY(launch<measure>(grid, problem.alpha, sources[0], sources[1]));
     }
     const bool by_clusters = any_columns && !measured;
-    const Shape &shape = by_clusters && problem.k > kMostPieces * kDeep.depth()      ? kDeepest
+    const int64_t busy = launch_on.device->multiprocessors;
+    // The fewer blocks a cluster has, the sooner it starts: pairs, if all of them start at once.
+    const bool paired =
+        by_clusters && problem.k > 3 * kPaired.depth() / 2 && problem.k <= 2 * kPaired.depth() &&
+        sources[0].planes.rows * sources[0].planes.batch + sources[1].planes.rows * sources[1].planes.batch <=
+            busy * kPackedX / 2;
+    const Shape &shape = paired                                                      ? kPaired
+                         : by_clusters && problem.k > kMostPieces * kDeep.depth()    ? kDeepest
                          : by_clusters && problem.k > kMostPieces * kShallow.depth() ? kDeep
                                                                                      : kShallow;
     grid.threads = shape.threads;
@@ -498,7 +506,7 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
         if (source.contiguous_k)
             share_rows(&source, shape);
         else
-            share_columns(&source, shape, measured, columns, launch_on.device->multiprocessors);
+            share_columns(&source, shape, measured, columns, paired ? 0 : busy);
         if (!source.contiguous_k && by_clusters)
             grid.cluster = source.pieces;
     }
@@ -513,12 +521,14 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
         using std::integral_constant;
         if (measured && any_columns)
             return start(integral_constant<Kernel, &pack_planes<kScheme, kThreads, kHeld, 2, true>>{});
+        if (paired)
+            return start(integral_constant<Kernel, &pack_planes<kScheme, kMostThreads, kHeld, 1, false>>{});
         if (shape.threads == kMostThreads)
             return start(integral_constant<Kernel, &pack_planes<kScheme, kMostThreads, kMostHeld, 1, false>>{});
         if (shape.held == kMostHeld)
             return start(integral_constant<Kernel, &pack_planes<kScheme, kThreads, kMostHeld, 2, false>>{});
         // Few blocks get registers to have all their loads under way at once.
-        return grid.blocks <= 2 * launch_on.device->multiprocessors
+        return grid.blocks <= 2 * busy
                    ? start(integral_constant<Kernel, &pack_planes<kScheme, kThreads, kHeld, 2, false>>{})
                    : start(integral_constant<Kernel, &pack_planes<kScheme, kThreads, kHeld, 3, false>>{});
     };

@@ -62,12 +62,22 @@ const char *refuses(const Problem &problem, const Device &) {
     return nullptr;
 }
 
+// A part of C that does not end with the others keeps its k whole: each has the workspace of the first.
 template <class Tile>
-size_t workspace(const Problem &problem, const Device &) {
-    return PackedProduct::of(part_of(problem, panel_of<Tile>(problem), 0, 0, 0), Tile::kScheme, nullptr).bytes;
+DepthParts depth_parts(const Problem &problem, const Device &device) {
+    const Panel panel = panel_of<Tile>(problem);
+    const bool one = panel.rows == problem.m && panel.columns == problem.n && panel.batch == problem.batch;
+    return one ? DepthParts::of<Tile>(problem, device) : DepthParts::whole(problem);
 }
 
-// Packing by bytes, an operand that is contiguous across a deep k read twice; then whole waves of tiles. Each part is
+template <class Tile>
+size_t workspace(const Problem &problem, const Device &device) {
+    const Problem part = part_of(problem, panel_of<Tile>(problem), 0, 0, 0);
+    return PackedProduct::of(part, Tile::kScheme, nullptr).bytes +
+           depth_parts<Tile>(problem, device).template bytes<Tile>();
+}
+
+// Packing by bytes, operands of a deep k read twice; then whole waves of tiles. Each part is
 // packed and multiplied.
 template <class Tile>
 Work work(const Problem &problem, const Device &device) {
@@ -76,9 +86,9 @@ Work work(const Problem &problem, const Device &device) {
     const auto pieces = [](int64_t extent, int64_t piece) { return static_cast<double>((extent + piece - 1) / piece); };
     const double m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
     const double k = static_cast<double>(problem.k), batch = static_cast<double>(problem.batch);
-    const auto packed_bytes = [&](const Operand &operand, double rows, bool contiguous_k) {
+    const auto packed_bytes = [&](const Operand &operand, double rows) {
         return (!operand.array && operand.stride == 0 ? 1 : batch) * rows * k *
-               ((contiguous_k || problem.k <= kMostDepthAtOnce ? 4 : 8) + kOutput);
+               ((problem.k <= kMostDepthAtOnce ? 4 : 8) + kOutput);
     };
     const double parts_m = pieces(problem.m, panel.rows), parts_n = pieces(problem.n, panel.columns);
     const double parts = parts_m * parts_n * pieces(problem.batch, panel.batch);
@@ -88,27 +98,29 @@ Work work(const Problem &problem, const Device &device) {
     Work work;
     work.move(problem);
     work.read -= 4 * batch * (m * k + k * n); // the planes are, from the L2
+    const DepthParts cut = depth_parts<Tile>(problem, device);
     work.waves = parts * std::ceil(tiles / device.multiprocessors);
-    work.steps = std::ceil(k / kPlaneDepth) * kPlaneDepth;
+    work.steps = static_cast<double>(cut.chunks) * kPlaneDepth;
+    work.pieces = cut.parts == 1 ? 0 : Tile::kSumChunks + cut.parts * Tile::kPartChunks;
     work.flops = 2.0 * Tile::BM * Tile::BN * work.steps;
     if (problem.c.ld % 4 != 0)
         work.single = std::min(1.0, m / Tile::BM) * std::min(1.0, n / Tile::BN);
     work.second_kernels = parts;
-    work.partial_bytes = parts_n * packed_bytes(problem.a, m, problem.transa == Op::T) +
-                         parts_m * packed_bytes(problem.b, n, problem.transb == Op::N);
+    work.partial_bytes = parts_n * packed_bytes(problem.a, m) + parts_m * packed_bytes(problem.b, n);
     return work;
 }
 
 template <class Tile>
 Status launch_wgmma(const Problem &problem, const Launch &launch_on) {
     const Panel panel = panel_of<Tile>(problem);
+    const DepthParts cut = depth_parts<Tile>(problem, *launch_on.device);
     for (int64_t batch = 0; batch < problem.batch; batch += panel.batch)
         for (int64_t row = 0; row < problem.m; row += panel.rows)
             for (int64_t column = 0; column < problem.n; column += panel.columns) {
                 const Problem part = part_of(problem, panel, batch, row, column);
                 const PackedProduct packed = PackedProduct::of(part, Tile::kScheme, launch_on.workspace);
                 PYBLAS_TRY(pack(part, packed, Tile::kScheme, launch_on));
-                PYBLAS_TRY(multiply_planes<Tile>(part, packed, launch_on));
+                PYBLAS_TRY(multiply_planes<Tile>(part, packed, cut, launch_on));
             }
     return kSuccess;
 }

@@ -4,7 +4,8 @@
 //     copies boxes --->  | lo A, lo B | hi A, hi B | ... |  ---> lo*hi + hi*lo, then hi*hi, in the tensor cores;
 //                                                                every 64 of k their sums are added in FP32 registers
 //
-// When all tiles of a block are stored, results that unfit rows enter are computed by unfit.cuh.
+// Where tiles are few and k is deep, blocks share a tile's k, and the one that ends last adds their sums in order. When
+// all tiles of a block are stored, results that unfit rows enter are computed by unfit.cuh.
 //
 // The instruction's rows are columns of C, its columns rows of C: pairs of sums are then neighbours in memory.
 #pragma once
@@ -17,6 +18,7 @@
 
 #include "../device/epilogue.cuh"
 #include "../device/launch.cuh"
+#include "../device/partials.cuh"
 #include "../device/ptx.cuh"
 #include "fragments.hpp"
 #include "kernel.hpp"
@@ -86,6 +88,9 @@ struct PlaneTile {
     // barrier ends each tile; then the sums that groups exchange.
     static constexpr int kPowers = BM + kGroupN, kPowerTurns = kHalvesDepth ? 1 : 2;
     static constexpr int kPowersBytes = kGroups * kPowerTurns * kPowers * 4;
+    // Where tiles are few, parts of k are multiplied side by side. Their sums take as long as so many chunks.
+    static constexpr bool kSplits = kPieces == 1 && kSums % 16 == 0 && (kHalvesDepth || BM > 64);
+    static constexpr int kSumChunks = 3, kPartChunks = 1;
     static constexpr int kExchangeBytes = kHalvesDepth ? 128 * kPieces * kSums * 4 : 0;
     static constexpr int kSharedBytes = kSwizzleAtomBytes + kSlots * (kSlotBytes + 16) + kPowersBytes + kExchangeBytes;
     static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32, kConsumerRegisters = kGroups == 2 ? 240 : 160;
@@ -98,19 +103,25 @@ struct PlaneTile {
 };
 
 // All tiles of all products, and the order in which blocks take them: bands of 16 tile rows, column by column, so that
-// tiles at work share rows of A and columns of B in L2. 32 bits, as the launch makes sure.
+// tiles at work share rows of A and columns of B in L2. Tiles whose k is cut come once for each part, parts one after
+// another. 32 bits, as the launch makes sure.
 struct PlaneGrid {
     int rows, columns, tiles;
+    int parts, part_chunks; // of a tile's k
+    float *sums;            // of parts, [tile][part][thread]
+    uint32_t *arrivals;     // of each tile
 
     struct Place {
-        int row, column, batch;
+        int row, column, batch, tile, part;
     };
+    PYBLAS_HOST_DEVICE int units() const { return tiles * parts; } // parts of tiles
     __device__ __forceinline__ Place place(int number) const {
         constexpr int kBand = 16;
-        const int each = rows * columns, batch = number / each, inside = number - batch * each;
+        const int part = number / tiles, tile = number - part * tiles;
+        const int each = rows * columns, batch = tile / each, inside = tile - batch * each;
         const int first = inside / (kBand * columns) * kBand, height = min(kBand, rows - first);
         const int step = inside - first * columns, column = step / height;
-        return {first + step - column * height, column, batch};
+        return {first + step - column * height, column, batch, tile, part};
     }
 };
 
@@ -170,6 +181,39 @@ struct PartStore {
     }
 };
 
+// Leaves the sums of a part of a tile's k. The block that finds all others there has their total, in the order of k,
+// and true; nobody waits.
+template <int Threads, int Pieces, int Sums>
+__device__ __forceinline__ bool complete(const PlaneGrid &grid, const PlaneGrid::Place &place,
+                                         float (&sums)[Pieces][Sums]) {
+    constexpr int kQuads = Sums / 4;
+    const int64_t part = Pieces * kQuads * Threads; // in quads
+    float4 *quads = reinterpret_cast<float4 *>(grid.sums) + place.tile * grid.parts * part + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < Pieces * kQuads; ++i) {
+        const float *const four = &sums[i / kQuads][i % kQuads * 4];
+        quads[place.part * part + i * Threads] = {four[0], four[1], four[2], four[3]};
+    }
+    ptx::any_of_threads<Threads>(kPairBarrier, false);
+    const bool last = threadIdx.x == 0 && ptx::arrive(grid.arrivals + place.tile, grid.parts - 1);
+    // By way of a lane, or the compiler would not take the loops that follow for uniform.
+    if (!__shfl_sync(0xffffffff, static_cast<int>(ptx::any_of_threads<Threads>(kPairBarrier, last)), 0))
+        return false;
+#pragma unroll
+    for (int i = 0; i < Pieces * Sums; ++i)
+        sums[i / Sums][i % Sums] = 0.0f;
+    constexpr int kAtOnce = Pieces * kQuads < 16 ? 16 / (Pieces * kQuads) : 1; // parts whose loads are on their way
+#pragma unroll kAtOnce
+    for (int other = 0; other < grid.parts; ++other, quads += part)
+#pragma unroll
+        for (int i = 0; i < Pieces * kQuads; ++i) {
+            const float4 four = quads[i * Threads];
+            float *const sum = &sums[i / kQuads][i % kQuads * 4];
+            sum[0] += four.x, sum[1] += four.y, sum[2] += four.z, sum[3] += four.w;
+        }
+    return true;
+}
+
 // One plane's Rows by 64 of k to shared memory.
 template <int Rows, bool Across>
 __device__ __forceinline__ void copy_plane(char *target, const CUtensorMap *map, int k, int row, int plane, int batch,
@@ -191,8 +235,10 @@ __device__ __noinline__ void multiply_unfit_tiles(const Problem &problem, const 
     const Epilogue epilogue(problem);
     const unfit::Marks rows = unfit::Marks::of(packed.a), columns = unfit::Marks::of(packed.b);
 #pragma unroll 1
-    for (int number = static_cast<int>(blockIdx.x); number < grid.tiles; number += static_cast<int>(gridDim.x)) {
+    for (int number = static_cast<int>(blockIdx.x); number < grid.units(); number += static_cast<int>(gridDim.x)) {
         const PlaneGrid::Place tile = grid.place(number);
+        if (tile.part > 0)
+            return; // the tile is another block's, as are those of all further parts
         const int64_t row = int64_t{tile.row} * tile_rows, column = int64_t{tile.column} * tile_columns;
 #pragma unroll 1
         for (int i = 0; i < tile_rows; i += unfit::kSide)
@@ -246,7 +292,14 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const Epilogue epilogue(problem);
     if (epilogue.idle())
         return;
-    const int chunks = static_cast<int>((epilogue.depth() + kPlaneDepth - 1) / kPlaneDepth);
+    const int all_chunks = static_cast<int>((epilogue.depth() + kPlaneDepth - 1) / kPlaneDepth);
+    // Of a part of k, the first chunk, and how many there are.
+    const auto first_chunk = [&](const PlaneGrid::Place &place) {
+        return Tile::kSplits ? place.part * grid.part_chunks : 0;
+    };
+    const auto chunks_of = [&](const PlaneGrid::Place &place) {
+        return Tile::kSplits ? max(0, min(grid.part_chunks, all_chunks - first_chunk(place))) : all_chunks;
+    };
 
     if (group == Tile::kGroups) {
         // load
@@ -256,12 +309,13 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         constexpr int kComing = ((AcrossA ? Tile::kBlocksM : Tile::BM) + Tile::BN) * kSwizzledRowBytes;
         int stage = 0;
         uint32_t parity = 1; // the first turn finds all slots empty
-        for (int number = static_cast<int>(blockIdx.x); number < grid.tiles; number += static_cast<int>(gridDim.x)) {
+        for (int number = static_cast<int>(blockIdx.x); number < grid.units(); number += static_cast<int>(gridDim.x)) {
             const PlaneGrid::Place place = grid.place(number);
             const int row = place.row * Tile::BM, column = place.column * Tile::BN;
             const int batch_a = static_cast<int>(packed.a.shared_batch(place.batch));
             const int batch_b = static_cast<int>(packed.b.shared_batch(place.batch));
-            for (int chunk = 0; chunk < chunks; ++chunk) {
+            const int first = first_chunk(place), end = first + chunks_of(place);
+            for (int chunk = first; chunk < end; ++chunk) {
 #pragma unroll
                 for (int plane = kPlanes - 1; plane >= 0; --plane) {
                     const int slot = stage * kPlanes + plane;
@@ -287,9 +341,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
             powers_flip = Tile::kPowerTurns > 1 ? Tile::kPowers : 0;
         uint32_t parity = 0;
         bool any_unfit = false;
-        for (int number = static_cast<int>(blockIdx.x); number < grid.tiles; number += static_cast<int>(gridDim.x)) {
+        for (int number = static_cast<int>(blockIdx.x); number < grid.units(); number += static_cast<int>(gridDim.x)) {
             const PlaneGrid::Place place = grid.place(number);
             const int tile_row = place.row * Tile::BM, tile_column = place.column * Tile::BN + own_column;
+            const int chunks = chunks_of(place);
             // Asked for now, needed when the sums are. Neither branches here nor barriers of single warps below: the
             // compiler would not take the loop over k for uniform then, and multiply 15 % slower.
             constexpr int kExponents = (Tile::kPowers + 127) / 128;
@@ -304,7 +359,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                 const bool exists = column < 0 ? tile_row + row < problem.m
                                                : column < Tile::kGroupN && tile_column + column < problem.n;
                 const int exponent = *(!exists ? packed.a.exponents : column < 0 ? of_rows + row : of_columns + column);
-                exponents[i] = exists && chunks > 0 ? exponent : 0; // nothing is packed where there is no depth
+                exponents[i] = exists && all_chunks > 0 ? exponent : 0; // nothing is packed where there is no depth
             }
             float total[Tile::kPieces][Tile::kSums] = {}, acc[Tile::kAccumulators][Tile::kSums];
 
@@ -410,6 +465,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                     store(sums + part * (Tile::kStoredRows / 8) * stride, stride, lane);
                 }
             };
+            const auto whole = [&](auto &sums) {
+                if constexpr (Tile::kSplits)
+                    return grid.parts == 1 || complete<Tile::kGroups * 128>(grid, place, sums);
+                else
+                    return true;
+            };
             if constexpr (Tile::kHalvesDepth) {
                 // Each group sends one half of its sums to the other and stores the other half.
                 constexpr int kPairs = Tile::kSums / 4;
@@ -429,11 +490,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                     kept[i / kPairs][i % kPairs * 2] += other.x;
                     kept[i / kPairs][i % kPairs * 2 + 1] += other.y;
                 }
+                if (whole(kept))
 #pragma unroll
-                for (int piece = 0; piece < Tile::kPieces; ++piece)
-                    store_half(piece, group, kept[piece], 2);
+                    for (int piece = 0; piece < Tile::kPieces; ++piece)
+                        store_half(piece, group, kept[piece], 2);
                 ptx::sync_pair(kPairBarrier); // before the next tile's sums and powers
-            } else {
+            } else if (whole(total)) {
 #pragma unroll
                 for (int i = 0; i < Tile::kPieces * 2; ++i)
                     store_half(i / 2, i % 2, &total[i / 2][i % 2 * 2], 4);
@@ -448,16 +510,60 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #endif
 }
 
+// In how many parts the k of each tile is multiplied.
+struct DepthParts {
+    int64_t tiles, chunks; // chunks in each part
+    int parts;
+
+    static DepthParts whole(const Problem &problem) { return {0, (problem.k + kPlaneDepth - 1) / kPlaneDepth, 1}; }
+
+    // More than one where tiles are few, to give all multiprocessors something to do; one of them adds the sums.
+    template <class Tile>
+    static DepthParts of(const Problem &problem, const Device &device) {
+        DepthParts best = whole(problem);
+        const int64_t chunks = best.chunks;
+        const int64_t tiles =
+            ((problem.m + Tile::BM - 1) / Tile::BM) * ((problem.n + Tile::BN - 1) / Tile::BN) * problem.batch;
+        int64_t least = chunks;
+        const bool may = Tile::kSplits && !problem.batch_invariant;
+        for (int parts = 2; may && parts * tiles <= device.multiprocessors; ++parts) {
+            const int64_t each = (chunks + parts - 1) / parts;
+            const int64_t time = each + Tile::kSumChunks + parts * Tile::kPartChunks;
+            if (time < least && (parts - 1) * each < chunks)
+                best = {tiles, each, parts}, least = time;
+        }
+        return best;
+    }
+    // Of workspace: counters, where nobody lends zeros, and sums.
+    size_t counter_bytes() const { return (static_cast<size_t>(tiles) * sizeof(uint32_t) + 255) / 256 * 256; }
+    template <class Tile>
+    size_t bytes() const {
+        return parts == 1 ? 0
+                          : counter_bytes() + static_cast<size_t>(tiles * parts) * Tile::BM * Tile::BN * sizeof(float);
+    }
+};
+
 // The packed product into C. Waits for the kernels ahead.
 template <class Tile>
-Status multiply_planes(const Problem &problem, const PackedProduct &packed, const Launch &launch_on) {
+Status multiply_planes(const Problem &problem, const PackedProduct &packed, const DepthParts &cut,
+                       const Launch &launch_on) {
     CUtensorMap map_a, map_b;
     PYBLAS_TRY(plane_map(packed.a, Tile::BM, &map_a));
     PYBLAS_TRY(plane_map(packed.b, Tile::BN, &map_b));
     const int64_t rows = (problem.m + Tile::BM - 1) / Tile::BM, columns = (problem.n + Tile::BN - 1) / Tile::BN;
     const int64_t tiles = rows * columns * problem.batch;
-    const PlaneGrid grid{static_cast<int>(rows), static_cast<int>(columns), static_cast<int>(tiles)};
-    const int64_t blocks = std::min<int64_t>(tiles, launch_on.device->multiprocessors);
+    char *const memory = static_cast<char *>(launch_on.workspace) + packed.bytes;
+    uint32_t *const arrivals = launch_on.zeros ? launch_on.zeros : reinterpret_cast<uint32_t *>(memory);
+    if (cut.parts > 1 && !launch_on.zeros)
+        PYBLAS_TRY(clear(arrivals, cut.tiles, launch_on.stream));
+    const PlaneGrid grid{static_cast<int>(rows),
+                         static_cast<int>(columns),
+                         static_cast<int>(tiles),
+                         cut.parts,
+                         static_cast<int>(cut.chunks),
+                         reinterpret_cast<float *>(memory + cut.counter_bytes()),
+                         arrivals};
+    const int64_t blocks = std::min<int64_t>(grid.units(), launch_on.device->multiprocessors);
     const auto start = [&](auto kernel) {
         PYBLAS_TRY(allow_shared<kernel.value>(Tile::kSharedBytes));
         return launch<kernel.value>({blocks, Tile::kThreads, Tile::kSharedBytes, launch_on.stream, true}, problem,
@@ -486,7 +592,7 @@ using SquareTf32 = PlaneTile<Scheme::f16x1, 128, 128, 2, 6, 1>;
 using WideTf32 = PlaneTile<Scheme::f16x1, 128, 256, 2, 4, 1>;
 
 #define PYBLAS_MULTIPLY_PLANES(Tile)                                                                                   \
-    template Status multiply_planes<Tile>(const Problem &, const PackedProduct &, const Launch &);
+    template Status multiply_planes<Tile>(const Problem &, const PackedProduct &, const DepthParts &, const Launch &);
 extern PYBLAS_MULTIPLY_PLANES(Tiny)           // wgmma_small.cu
     extern PYBLAS_MULTIPLY_PLANES(Narrow)     // wgmma_small.cu
     extern PYBLAS_MULTIPLY_PLANES(Flat)       // wgmma_small.cu
