@@ -26,72 +26,21 @@ const char *refuses(const Problem &problem, const Device &device) {
     return Tile::kRoom > device.shared_per_block ? "a block needs more shared memory than the device gives" : nullptr;
 }
 
-// Whether the copy engine can read both operands, as far as that does not depend on addresses.
-bool steps_fit(const Problem &problem) {
-    const auto fits = [&](const Operand &operand) {
-        return !operand.array && operand.ld % 4 == 0 && (problem.batch == 1 || operand.stride % 4 == 0);
-    };
-    return fits(problem.a) && fits(problem.b) && (problem.transa == Op::N || problem.m % 4 == 0);
+template <class Tile, bool ContiguousM, bool ContiguousN>
+Status start(const Problem &problem, const Launch &launch_on) {
+    using Parts = BoxParts<Tile, ContiguousM, ContiguousN>;
+    const Device &device = *launch_on.device;
+    BoxPlan plan;
+    PYBLAS_TRY(
+        (plan_boxes<Tile, ContiguousM, ContiguousN>(problem, device, Tile::kResident * device.multiprocessors, &plan)));
+    PYBLAS_TRY((allow_shared<box_tile<Tile, ContiguousM, ContiguousN>>(Parts::kBytes)));
+    return launch<box_tile<Tile, ContiguousM, ContiguousN>>(
+        {plan.blocks, Tile::kThreads, Parts::kBytes, launch_on.stream, device.starts_early}, problem, plan);
 }
 
 template <class Tile>
 Work work(const Problem &problem, const Device &device) {
-    const TileGrid grid = TileGrid::of(problem, Tile::BM, Tile::BN);
-    const double rows = static_cast<double>(grid.rows), columns = static_cast<double>(grid.columns);
-    const double m = static_cast<double>(problem.m) / rows, n = static_cast<double>(problem.n) / columns; // of a tile
-    const double k = static_cast<double>((problem.k + 3) / 4 * 4);
-    // Of the warps of a tile: those with nothing inside leave the multiply-adds to the others.
-    const double warps = static_cast<double>((problem.m + Tile::WM - 1) / Tile::WM) / rows *
-                         static_cast<double>((problem.n + Tile::WN - 1) / Tile::WN) / columns * Tile::kThreads / 32 /
-                         (Tile::BM / Tile::WM * (Tile::BN / Tile::WN));
-    Work work;
-    work.spread(static_cast<double>(grid.blocks), Tile::kResident, device);
-    work.blocks = std::min(work.blocks, 1.0 * Tile::kResident * device.multiprocessors); // each takes tile after tile
-    work.move(problem);
-    work.steps = k;
-    work.folds = std::ceil(k / Tile::BK);
-    work.flops = 2.0 * 32 * warps * Tile::TM * Tile::TN * k;
-    // Boxes are filled to their end, with zeros; by threads, too, as far as these look.
-    const double boxes = work.folds * Tile::BK * (Tile::BM + Tile::BN); // floats
-    if (steps_fit(problem)) {
-        work.copies = boxes / 4;
-    } else {
-        work.narrow = (Tile::BM + Tile::BN) * k;
-        work.trips = boxes / Tile::kThreads;
-    }
-    work.bytes = 4 * ((m + n) * k + m * n);
-    if (problem.c.ld % 4 != 0)
-        work.single = m / Tile::BM * n / Tile::BN;
-    return work;
-}
-
-template <class Tile, bool ContiguousM, bool ContiguousN>
-Status start(const Problem &problem, const Launch &launch_on) {
-    using Parts = BoxParts<Tile, ContiguousM, ContiguousN>;
-    using A = typename Parts::A;
-    using B = typename Parts::B;
-    const Device &device = *launch_on.device;
-    const TileGrid grid = TileGrid::of(problem, Tile::BM, Tile::BN);
-    BoxPlan plan = {};
-    plan.rows = static_cast<int>(grid.rows), plan.columns = static_cast<int>(grid.columns);
-    plan.tiles = static_cast<int>(grid.blocks);
-    plan.blocks = std::min(plan.tiles, Tile::kResident * device.multiprocessors);
-    plan.mapped = problem.k > 0 && (!A::kByQuads || problem.m % 4 == 0) && can_map(problem.a, problem.batch) &&
-                  can_map(problem.b, problem.batch);
-    if (plan.mapped) {
-        const auto swizzle = [](bool swizzled) {
-            return swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE;
-        };
-        PYBLAS_TRY(map_matrices(problem.a, ContiguousM ? problem.m : problem.k, ContiguousM ? problem.k : problem.m,
-                                problem.batch, A::kLength, A::kColumns, A::kByQuads, swizzle(A::kSwizzled), &plan.a));
-        PYBLAS_TRY(map_matrices(problem.b, ContiguousN ? problem.n : problem.k, ContiguousN ? problem.k : problem.n,
-                                problem.batch, B::kLength, B::kColumns, B::kByQuads, swizzle(B::kSwizzled), &plan.b));
-    }
-    // Addresses that are asked for before the kernel ahead has ended must be sure to be right: the host's, and read.
-    plan.asks_early = device.starts_early && plan.mapped && problem.alpha.known() && problem.alpha.value != 0.0f;
-    PYBLAS_TRY((allow_shared<box_tile<Tile, ContiguousM, ContiguousN>>(Parts::kBytes)));
-    return launch<box_tile<Tile, ContiguousM, ContiguousN>>(
-        {plan.blocks, Tile::kThreads, Parts::kBytes, launch_on.stream, device.starts_early}, problem, plan);
+    return box_work<Tile>(problem, device, Tile::kResident);
 }
 
 template <class Tile>

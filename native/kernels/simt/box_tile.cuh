@@ -240,14 +240,14 @@ __device__ __forceinline__ void store_boxes(const Problem &problem, const BoxPla
 
 #if PYBLAS_HAS_WGMMA
 
-// A box four bytes at a time by all threads, from operands that the copy engine cannot read. What is outside and inside
-// the last quad of k becomes zeros.
+// A box four bytes at a time by so many threads, from operands that the copy engine cannot read. What is outside and
+// inside the last quad of k becomes zeros.
 template <int Threads, class Side>
 __device__ __forceinline__ void copy_box_by_threads(float *tile, const float *source, int64_t ld, int x_left,
-                                                    int k_left) {
+                                                    int k_left, int thread) {
     const int k_used = whole_quads(k_left);
 #pragma unroll 1
-    for (int number = static_cast<int>(threadIdx.x); number < Side::kLength * Side::kColumns; number += Threads) {
+    for (int number = thread; number < Side::kLength * Side::kColumns; number += Threads) {
         const int i = number % Side::kLength, j = number / Side::kLength;
         const int x = Side::kContiguous ? i : j, k = Side::kContiguous ? j : i;
         if (k < k_used)
@@ -273,11 +273,11 @@ __device__ __forceinline__ void load_boxes(const Problem &problem, const BoxPlan
         ptx::copy_box(tile_b, &plan.b.map, B::kContiguous ? column : k, B::kContiguous ? k : column, 0, batch_b, come);
         ptx::arrive(come);
     } else {
-        const int k_left = static_cast<int>(problem.k) - k;
+        const int k_left = static_cast<int>(problem.k) - k, thread = static_cast<int>(threadIdx.x);
         copy_box_by_threads<Tile::kThreads, A>(stage, view_a(problem, place.batch).at(row, k), problem.a.ld,
-                                               static_cast<int>(problem.m) - row, k_left);
+                                               static_cast<int>(problem.m) - row, k_left, thread);
         copy_box_by_threads<Tile::kThreads, B>(tile_b, view_b(problem, place.batch).at(column, k), problem.b.ld,
-                                               static_cast<int>(problem.n) - column, k_left);
+                                               static_cast<int>(problem.n) - column, k_left, thread);
         ptx::arrive_after_copies(come);
     }
 }
@@ -394,6 +394,75 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
             store_boxes<Tile, Parts>(problem, place_box(plan, number), thread, acc);
     }
 #endif
+}
+
+// ---- what is launched ----------------------------------------------------------------------------------------------
+
+// Whether the copy engine can read both operands, as far as that does not depend on addresses.
+inline bool steps_fit(const Problem &problem) {
+    const auto fits = [&](const Operand &operand) {
+        return !operand.array && operand.ld % 4 == 0 && (problem.batch == 1 || operand.stride % 4 == 0);
+    };
+    return fits(problem.a) && fits(problem.b) && (problem.transa == Op::N || problem.m % 4 == 0);
+}
+
+template <class Tile>
+Work box_work(const Problem &problem, const Device &device, int resident) {
+    const TileGrid grid = TileGrid::of(problem, Tile::BM, Tile::BN);
+    const double rows = static_cast<double>(grid.rows), columns = static_cast<double>(grid.columns);
+    const double m = static_cast<double>(problem.m) / rows, n = static_cast<double>(problem.n) / columns; // of a tile
+    const double k = static_cast<double>((problem.k + 3) / 4 * 4);
+    // Of the warps of a tile: those with nothing inside leave the multiply-adds to the others.
+    const double warps = static_cast<double>((problem.m + Tile::WM - 1) / Tile::WM) / rows *
+                         static_cast<double>((problem.n + Tile::WN - 1) / Tile::WN) / columns * Tile::kThreads / 32 /
+                         (Tile::BM / Tile::WM * (Tile::BN / Tile::WN));
+    Work work;
+    work.spread(static_cast<double>(grid.blocks), resident, device);
+    work.blocks = std::min(work.blocks, 1.0 * resident * device.multiprocessors); // each takes tile after tile
+    work.move(problem);
+    work.steps = k;
+    work.folds = std::ceil(k / Tile::BK);
+    work.flops = 2.0 * 32 * warps * Tile::TM * Tile::TN * k;
+    // Boxes are filled to their end, with zeros; by threads, too, as far as these look.
+    const double boxes = work.folds * Tile::BK * (Tile::BM + Tile::BN); // floats
+    if (steps_fit(problem)) {
+        work.copies = boxes / 4;
+    } else {
+        work.narrow = (Tile::BM + Tile::BN) * k;
+        work.trips = boxes / Tile::kThreads;
+    }
+    work.bytes = 4 * ((m + n) * k + m * n);
+    if (problem.c.ld % 4 != 0)
+        work.single = m / Tile::BM * n / Tile::BN;
+    return work;
+}
+
+// How the engine turns quads.
+template <class Side>
+constexpr CUtensorMapSwizzle swizzle_of() {
+    return Side::kSwizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE;
+}
+
+// Tiles for at most so many blocks, and the maps of both operands.
+template <class Tile, bool ContiguousM, bool ContiguousN>
+Status plan_boxes(const Problem &problem, const Device &device, int blocks, BoxPlan *plan) {
+    using A = typename BoxParts<Tile, ContiguousM, ContiguousN>::A;
+    using B = typename BoxParts<Tile, ContiguousM, ContiguousN>::B;
+    const TileGrid grid = TileGrid::of(problem, Tile::BM, Tile::BN);
+    *plan = {};
+    plan->rows = static_cast<int>(grid.rows), plan->columns = static_cast<int>(grid.columns);
+    plan->tiles = static_cast<int>(grid.blocks);
+    plan->blocks = std::min(plan->tiles, blocks);
+    plan->mapped = problem.k > 0 && (!A::kByQuads || problem.m % 4 == 0) && can_map(problem.a, problem.batch) &&
+                   can_map(problem.b, problem.batch);
+    // Addresses that are asked for before the kernel ahead has ended must be sure to be right: the host's, and read.
+    plan->asks_early = device.starts_early && plan->mapped && problem.alpha.known() && problem.alpha.value != 0.0f;
+    if (!plan->mapped)
+        return kSuccess;
+    PYBLAS_TRY(map_matrices(problem.a, ContiguousM ? problem.m : problem.k, ContiguousM ? problem.k : problem.m,
+                            problem.batch, A::kLength, A::kColumns, A::kByQuads, swizzle_of<A>(), &plan->a));
+    return map_matrices(problem.b, ContiguousN ? problem.n : problem.k, ContiguousN ? problem.k : problem.n,
+                        problem.batch, B::kLength, B::kColumns, B::kByQuads, swizzle_of<B>(), &plan->b);
 }
 
 } // namespace pyblas
