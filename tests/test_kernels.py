@@ -213,6 +213,8 @@ def test_batches(forced, ops, kind):
     for m, n, k in [(4, 4, 4), (5, 7, 9), (16, 16, 16), (33, 20, 31), (1, 60, 50), (60, 1, 50)]:
         for (alpha, beta), order in zip([(1.0, 0.0), (0.5, -1.0)], "FC", strict=True):
             forced.solve(Product(m, n, k, *ops, alpha, beta, order, **BATCHES[kind]))
+    if not forced.taken:  # split operands want more of k
+        forced.solve(Product(30, 20, 130, *ops, 0.5, -1.0, **BATCHES[kind]))
     forced.assert_useful(batched=True)
 
 
@@ -228,6 +230,8 @@ def test_interleaved_results(forced, ops):
                 n, m, k, *ops, 2.0, 0.5, "C", batch=batch, stride=(None, None, sign * m), ldc=row_of_heads
             )
             forced.solve(product)
+    if not forced.taken:  # split operands want more of k
+        forced.solve(Product(64, 20, 130, *ops, batch=2, stride=(None, None, 64), ldc=128))
     forced.assert_useful(batched=True)
 
 
