@@ -93,6 +93,7 @@ def family_of(mangled: str) -> str | None:
 # Bytes of stack of a thread that these functions take at most. Their tiles need all registers that a thread can have, and
 # what they do beside the multiply is spilled round it; wgmma keeps registers there while it calls a function.
 SPILLED = {
+    "half_wgmma": 8,
     "held": 8,
     "slices": 8,
     "stream_k": 56,
