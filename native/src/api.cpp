@@ -98,6 +98,9 @@ bool keeps_order(const pyblasContext &handle, const Problem &problem, size_t wor
                                            invariant_order(problem, handle.device, handle.workspace.available());
 }
 
+// Of less workspace than this a kernel makes no use worth a further try to get it.
+constexpr size_t kLeastCut = size_t{32} << 20;
+
 // Chooses, finds workspace and queues. extra bytes of workspace in front of the kernel's own are the caller's; prepare
 // fills them and may change the problem.
 template <class Prepare>
@@ -127,14 +130,18 @@ Status queue_on_gpu(pyblasContext &handle, Problem problem, size_t extra, Prepar
     Workspace::Lent lent = {nullptr, nullptr};
     if (bytes + extra) {
         Status status = handle.workspace.acquire(handle.device.ordinal, handle.settings.stream, extra + bytes, &lent);
-        if (status == PYBLAS_STATUS_ALLOC_FAILED && bytes && !extra && !forced) {
-            // Too little memory changes the kernel, not the success.
-            if (keeps_order(handle, problem, 0)) {
-                status = select(problem, handle.device, 0, nullptr, &selection);
-                bytes = 0;
-            } else if (std::max({problem.m, problem.n, problem.batch}) > 1) {
-                return queue_halves(handle, problem);
+        // Too little memory cuts the work smaller, then changes the kernel, not the success.
+        while (status == PYBLAS_STATUS_ALLOC_FAILED && bytes && !extra && !forced) {
+            const size_t less = bytes >= kLeastCut ? bytes / 2 : 0;
+            if (!keeps_order(handle, problem, less)) {
+                if (std::max({problem.m, problem.n, problem.batch}) > 1)
+                    return queue_halves(handle, problem);
+                break;
             }
+            PYBLAS_TRY(select(problem, handle.device, less, nullptr, &selection));
+            bytes = selection.workspace;
+            status = bytes ? handle.workspace.acquire(handle.device.ordinal, handle.settings.stream, bytes, &lent)
+                           : kSuccess;
         }
         PYBLAS_TRY(status);
         if (extra)

@@ -135,7 +135,15 @@ SumOrder invariant_order(const Problem &problem, const Device &device, size_t wo
     return problem.mode == ComputeMode::tf32 ? SumOrder::one_plane : SumOrder::two_planes;
 }
 
-const char *illegal(const Kernel &kernel, const Problem &problem, const Device &device, size_t workspace_limit) {
+namespace {
+
+Device within(const Device &device, size_t workspace_limit) {
+    Device bounded = device;
+    bounded.workspace = workspace_limit;
+    return bounded;
+}
+
+const char *illegal(const Kernel &kernel, const Problem &problem, const Device &device) {
     if (kernel.engine != device.engine)
         return kernel.engine == Engine::cpu ? "it computes on host memory and the handle is for a GPU"
                                             : "it runs on a GPU and the handle is for the CPU";
@@ -151,23 +159,30 @@ const char *illegal(const Kernel &kernel, const Problem &problem, const Device &
         return "it needs an sm_90 GPU and a build with 90a code";
     if (const char *reason = kernel.refuses(problem, device))
         return reason;
-    if (kernel.workspace && kernel.workspace(problem, device) > workspace_limit)
+    if (wants(kernel, problem, device) > device.workspace)
         return "it needs more workspace than the limit allows";
     return nullptr;
 }
 
-Status select(const Problem &problem, const Device &device, size_t workspace_limit, const Kernel *forced,
+} // namespace
+
+const char *illegal(const Kernel &kernel, const Problem &problem, const Device &device, size_t workspace_limit) {
+    return illegal(kernel, problem, within(device, workspace_limit));
+}
+
+Status select(const Problem &problem, const Device &any, size_t workspace_limit, const Kernel *forced,
               Selection *selection) {
+    const Device device = within(any, workspace_limit);
     *selection = {};
     if (forced) {
-        if (const char *reason = illegal(*forced, problem, device, workspace_limit))
+        if (const char *reason = illegal(*forced, problem, device))
             return fail(PYBLAS_STATUS_NOT_SUPPORTED, "kernel %s was forced, but %s", forced->name, reason);
         *selection = {forced, predict(*forced, problem, device), wants(*forced, problem, device), 1};
         return kSuccess;
     }
     const SumOrder order = invariant_order(problem, device, workspace_limit);
     const auto consider = [&](const Kernel &kernel) {
-        if ((problem.batch_invariant && kernel.sum_order != order) || illegal(kernel, problem, device, workspace_limit))
+        if ((problem.batch_invariant && kernel.sum_order != order) || illegal(kernel, problem, device))
             return false;
         const double seconds = predict(kernel, problem, device);
         if (!selection->kernel || seconds < selection->seconds) {

@@ -24,11 +24,12 @@ struct Device {
     int multiprocessors = 1;  // on the CPU 1: bits must not depend on threads
     int shared_per_block = 0; // bytes, with the opt-in
     int64_t l2_bytes = 0;
-    double fp32_flops = 0;     // multiply-add peak, two operations each, per second
-    double bandwidth = 0;      // bytes per second of the memory behind the caches
-    double launch_seconds = 0; // launch to launch
-    bool has_90a_code = false; // the build holds 90a and this is a 9.0
-    bool starts_early = false; // and the driver lets a kernel's blocks start before the kernel ahead has ended
+    double fp32_flops = 0;       // multiply-add peak, two operations each, per second
+    double bandwidth = 0;        // bytes per second of the memory behind the caches
+    double launch_seconds = 0;   // launch to launch
+    bool has_90a_code = false;   // the build holds 90a and this is a 9.0
+    bool starts_early = false;   // and the driver lets a kernel's blocks start before the kernel ahead has ended
+    size_t workspace = SIZE_MAX; // bytes that a kernel may use, by which it can cut its work; select() sets them
 };
 
 // What a product costs before its first block works, in a row of them.

@@ -302,6 +302,28 @@ void check_kept_choices() {
                "a refusal is not kept as an answer");
 }
 
+// Less workspace cuts the planes smaller before it takes them away, and nothing asks for more than there is.
+void check_workspace() {
+    const Model &h200 = kModels[4];
+    const Device device = gpu_model(h200.sm, h200.multiprocessors, h200.clock_hz, h200.bandwidth, h200.l2_bytes,
+                                    h200.shared_per_block, kArchitectures);
+    for (const Shape &shape : {Shape{4096, 4096, 4096, 1}, Shape{1024, 1024, 1024, 16}, Shape{2000, 3000, 1000, 3}}) {
+        const Problem problem = problem_of(shape, Op::N, Op::N);
+        size_t most = 0;
+        for (int bits = 16; bits < 33; ++bits) {
+            const size_t limit = size_t{1} << bits;
+            Selection selection;
+            expect(select(problem, device, limit, nullptr, &selection) == kSuccess && selection.workspace <= limit,
+                   "a kernel is found within any limit");
+            const bool planes = std::strcmp(selection.kernel->family, "wgmma") == 0;
+            expect(planes || bits < 26, "64 MiB are enough for planes of a part");
+            expect(!planes || selection.workspace >= most, "and more of them hold more");
+            if (planes)
+                most = selection.workspace;
+        }
+    }
+}
+
 void check_cpu() {
     const Device device = cpu::device();
     for (const Shape &shape : kShapes)
@@ -325,6 +347,7 @@ int main(int count, char **arguments) {
     if (kernel_at(0)->engine == Engine::gpu) {
         check_gpu_rows(count, arguments);
         check_kept_choices();
+        check_workspace();
     }
     std::printf("%d failures\n", failures);
     return failures != 0;

@@ -24,7 +24,7 @@ constexpr int64_t kLeastDepth = 32;
 constexpr int64_t kLeastPanel = 256; // rows or columns, a whole number of tiles
 
 // Where all planes together would be larger than this, they are made for a part of C at a time.
-constexpr int64_t kPanelBytes = static_cast<int64_t>(kPlanesBytes);
+constexpr size_t kMostPanelBytes = kPlanesBytes;
 static_assert(kPlanesBytes < Workspace::kDefaultLimit, "what a handle has unless it is told otherwise");
 
 // At most so many bytes of planes for one product of these sizes; in double, which nothing overflows.
@@ -36,17 +36,29 @@ double plane_bytes(int64_t rows, int64_t columns, int64_t k) {
 }
 
 template <class Tile>
-Panel panel_of(const Problem &problem) {
-    constexpr double kRoom =
-        0.95 * kPanelBytes; // exponents and extents are less than a 24th of planes from 128 of k on
+size_t packed_bytes(const Problem &problem, const Panel &panel) {
+    return PackedProduct::of(part_of(problem, panel, 0, 0, 0), Tile::kScheme, nullptr).bytes;
+}
+
+// Halves of the batch, then of the longer side, until the planes fit, or are those of a least panel. What fits exactly
+// gives the same panel when it is all there is.
+template <class Tile>
+Panel panel_of(const Problem &problem, size_t workspace) {
     Panel panel{problem.m, problem.n, problem.batch};
-    const double one = plane_bytes<Tile>(problem.m, problem.n, problem.k);
-    if (one * static_cast<double>(problem.batch) <= kRoom)
-        return panel;
-    panel.batch = std::max<int64_t>(1, static_cast<int64_t>(kRoom / one));
-    while (plane_bytes<Tile>(panel.rows, panel.columns, problem.k) > kRoom &&
-           std::max(panel.rows, panel.columns) > kLeastPanel) {
+    const size_t room = std::min(workspace, kMostPanelBytes);
+    const auto fits = [&] {
+        return plane_bytes<Tile>(panel.rows, panel.columns, problem.k) * static_cast<double>(panel.batch) <=
+                   2.0 * kMostPanelBytes &&
+               packed_bytes<Tile>(problem, panel) <= room;
+    };
+    while (!fits()) {
+        if (panel.batch > 1) {
+            panel.batch = (panel.batch + 1) / 2;
+            continue;
+        }
         int64_t *const longer = panel.rows > panel.columns ? &panel.rows : &panel.columns;
+        if (*longer <= kLeastPanel)
+            break;
         *longer = (*longer / 2 + kLeastPanel - 1) / kLeastPanel * kLeastPanel;
     }
     return panel;
@@ -56,25 +68,28 @@ template <class Tile>
 const char *refuses(const Problem &problem, const Device &) {
     if (problem.k < kLeastDepth)
         return "k is below 32, too short for the error of split operands";
-    const Panel panel = panel_of<Tile>(problem);
-    if (plane_bytes<Tile>(panel.rows, panel.columns, problem.k) > kPanelBytes)
+    const int64_t rows = std::min(problem.m, kLeastPanel), columns = std::min(problem.n, kLeastPanel);
+    if (plane_bytes<Tile>(rows, columns, problem.k) > static_cast<double>(kMostPanelBytes))
         return "k is so deep that the planes of one tile need too much memory";
     return nullptr;
 }
 
-// A part of C that does not end with the others keeps its k whole: each has the workspace of the first.
+// A part of C that does not end with the others keeps its k whole, as each has the workspace of the first; so does one
+// that leaves no room for sums.
 template <class Tile>
-DepthParts depth_parts(const Problem &problem, const Device &device) {
-    const Panel panel = panel_of<Tile>(problem);
-    const bool one = panel.rows == problem.m && panel.columns == problem.n && panel.batch == problem.batch;
-    return one ? DepthParts::of<Tile>(problem, device) : DepthParts::whole(problem);
+DepthParts depth_parts(const Problem &problem, const Panel &panel, const Device &device, size_t workspace) {
+    if (panel.rows != problem.m || panel.columns != problem.n || panel.batch != problem.batch)
+        return DepthParts::whole(problem);
+    const DepthParts cut = DepthParts::of<Tile>(problem, device);
+    const size_t sums = cut.bytes<Tile>();
+    return sums && packed_bytes<Tile>(problem, panel) + sums > workspace ? DepthParts::whole(problem) : cut;
 }
 
 template <class Tile>
 size_t workspace(const Problem &problem, const Device &device) {
-    const Problem part = part_of(problem, panel_of<Tile>(problem), 0, 0, 0);
-    return PackedProduct::of(part, Tile::kScheme, nullptr).bytes +
-           depth_parts<Tile>(problem, device).template bytes<Tile>();
+    const Panel panel = panel_of<Tile>(problem, device.workspace);
+    return packed_bytes<Tile>(problem, panel) +
+           depth_parts<Tile>(problem, panel, device, device.workspace).template bytes<Tile>();
 }
 
 // Packing by bytes, operands of a deep k read twice; then whole waves of tiles. Each part is
@@ -82,11 +97,11 @@ size_t workspace(const Problem &problem, const Device &device) {
 template <class Tile>
 Work work(const Problem &problem, const Device &device) {
     constexpr double kOutput = 2.0 * plane_count(Tile::kScheme);
-    const Panel panel = panel_of<Tile>(problem);
+    const Panel panel = panel_of<Tile>(problem, device.workspace);
     const auto pieces = [](int64_t extent, int64_t piece) { return static_cast<double>((extent + piece - 1) / piece); };
     const double m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
     const double k = static_cast<double>(problem.k), batch = static_cast<double>(problem.batch);
-    const auto packed_bytes = [&](const Operand &operand, double rows) {
+    const auto bytes_packed = [&](const Operand &operand, double rows) {
         return (!operand.array && operand.stride == 0 ? 1 : batch) * rows * k *
                ((problem.k <= kMostDepthAtOnce ? 4 : 8) + kOutput);
     };
@@ -98,7 +113,7 @@ Work work(const Problem &problem, const Device &device) {
     Work work;
     work.move(problem);
     work.read -= 4 * batch * (m * k + k * n); // the planes are, from the L2
-    const DepthParts cut = depth_parts<Tile>(problem, device);
+    const DepthParts cut = depth_parts<Tile>(problem, panel, device, device.workspace);
     work.waves = parts * std::ceil(tiles / device.multiprocessors);
     work.steps = static_cast<double>(cut.chunks) * kPlaneDepth;
     work.pieces = cut.parts == 1 ? 0 : Tile::kSumChunks + cut.parts * Tile::kPartChunks;
@@ -106,14 +121,14 @@ Work work(const Problem &problem, const Device &device) {
     if (problem.c.ld % 4 != 0)
         work.single = std::min(1.0, m / Tile::BM) * std::min(1.0, n / Tile::BN);
     work.second_kernels = parts;
-    work.partial_bytes = parts_n * packed_bytes(problem.a, m) + parts_m * packed_bytes(problem.b, n);
+    work.partial_bytes = parts_n * bytes_packed(problem.a, m) + parts_m * bytes_packed(problem.b, n);
     return work;
 }
 
 template <class Tile>
 Status launch_wgmma(const Problem &problem, const Launch &launch_on) {
-    const Panel panel = panel_of<Tile>(problem);
-    const DepthParts cut = depth_parts<Tile>(problem, *launch_on.device);
+    const Panel panel = panel_of<Tile>(problem, launch_on.workspace_bytes);
+    const DepthParts cut = depth_parts<Tile>(problem, panel, *launch_on.device, launch_on.workspace_bytes);
     for (int64_t batch = 0; batch < problem.batch; batch += panel.batch)
         for (int64_t row = 0; row < problem.m; row += panel.rows)
             for (int64_t column = 0; column < problem.n; column += panel.columns) {
