@@ -32,8 +32,9 @@ def record(tmp_path):
         def count(self, **wanted):
             return sum(line["count"] for line in self.lines() if all(line[key] == wanted[key] for key in wanted))
 
-        def environment(self, verify=0):
+        def environment(self, verify=0, least="1e5"):
             return {
+                **({} if least is None else {"PYBLAS_SGEMM_MIN_FLOPS": least}),
                 "LD_PRELOAD": " ".join(filter(None, (os.environ.get("LD_PRELOAD"), str(SHIM)))),
                 "PYBLAS_SGEMM_REPORT": str(self.path),
                 "PYBLAS_SGEMM_VERIFY": str(verify),
@@ -113,8 +114,22 @@ def test_least_work(prints, record, least, taken):
     program = BOUND + (
         "for n in (4, 50, 100):\n    a, b = rng.standard_normal((2, n, n), dtype=np.float32)\n    check(a @ b, a, b)\n"
     )
-    prints(program, PYBLAS_SGEMM_MIN_FLOPS=least, **record.environment())
+    prints(program, **record.environment(least=least))
     assert (record.count(taken=True), record.count(taken=False)) == (taken, 3 - taken)
+
+
+def test_least_work_unless_it_is_said(prints, record):
+    """More of it where an extent is small."""
+    taken, passed_on = [(65, 65, 65), (64, 130, 130), (400, 8, 400)], [(30, 30, 30), (64, 120, 120), (2, 400, 400)]
+    program = BOUND + (
+        f"for m, n, k in {taken + passed_on}:\n"
+        "    a = rng.standard_normal((m, k), dtype=np.float32)\n"
+        "    b = rng.standard_normal((k, n), dtype=np.float32)\n"
+        "    check(a @ b, a, b)\n"
+    )
+    prints(program, **record.environment(least=None))
+    found = {line["m"] * line["n"] * line["k"]: line["taken"] for line in record.lines()}
+    assert found == {m * n * k: (m, n, k) in taken for m, n, k in taken + passed_on}
 
 
 def test_numpy_stacks_einsum_and_tensordot(prints, record):
