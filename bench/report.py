@@ -384,7 +384,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="change nothing, fail if a page differs")
     parser.add_argument("--gpu", default="nvidia-h200", help="whose csv files in bench/results")
     parser.add_argument("--cpu", default="zen5_2cores", help="whose csv files in bench/results")
-    parser.add_argument("--dropin-cpu", default="zen5_1thread", help="whose csv file of dropin_cpu.py")
+    parser.add_argument("--dropin-cpu", default="zen5_2cores", help="whose csv file of dropin_cpu.py")
     parser.add_argument(
         "--families",
         nargs="+",
