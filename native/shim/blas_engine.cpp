@@ -84,13 +84,38 @@ bool shares_blas(const Function &function) {
     return pyblasCpuInfo(&info) == PYBLAS_STATUS_SUCCESS && real_is(function, info.blas_path);
 }
 
-bool gpu_is_sooner(const Engine *gpu, const Engine *cpu, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m,
-                   int64_t n, int64_t k, int64_t batch) {
+bool ask(const Engine *gpu, const Engine *cpu, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m, int64_t n,
+         int64_t k, int64_t batch) {
     double on_gpu = 0, on_cpu = 0;
     const auto predict = [&](const Engine *engine, double *seconds) {
         return pyblasXtPredict(engine->handle, transa, transb, m, n, k, batch, seconds) == PYBLAS_STATUS_SUCCESS;
     };
     return predict(gpu, &on_gpu) && predict(cpu, &on_cpu) && on_gpu < on_cpu;
+}
+
+// A question waits while another thread's product is on the GPU. So a thread asks less and less often about sizes that
+// stay on the CPU.
+bool gpu_is_sooner(const Engine *gpu, const Engine *cpu, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m,
+                   int64_t n, int64_t k, int64_t batch) {
+    struct Answer {
+        int64_t m, n, k, batch;
+        int left, next; // calls before the next question, and after it
+    };
+    constexpr size_t kKept = 64;
+    constexpr int kMostCalls = 63;
+    static thread_local Answer kept[kKept];
+    const auto mixed = static_cast<uint64_t>((m * 31 + n) * 31 + k) * 0x9e3779b97f4a7c15u;
+    Answer &answer = kept[(mixed >> 32) % kKept];
+    if (answer.m != m || answer.n != n || answer.k != k || answer.batch != batch)
+        answer = {m, n, k, batch, 0, 0};
+    if (answer.left > 0) {
+        --answer.left;
+        return false;
+    }
+    const bool sooner = ask(gpu, cpu, transa, transb, m, n, k, batch);
+    answer.left = sooner ? 0 : answer.next;
+    answer.next = sooner ? 0 : std::min(2 * answer.next + 1, kMostCalls);
+    return sooner;
 }
 
 } // namespace

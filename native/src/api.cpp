@@ -243,15 +243,15 @@ Status multiply(pyblasHandle_t handle, const Call &call, Reach reach = Reach::on
     if (!handle)
         return no_handle();
     return guarded([&] {
+        const bool on_cpu = handle->device.engine == Engine::cpu;
+#ifdef PYBLAS_HAVE_CUDA
+        if (!on_cpu)
+            PYBLAS_TRY(check_fork()); // before the lock, which another thread may have held while this one forked
+#endif
         std::unique_lock<std::mutex> lock(handle->mutex);
         const Settings settings = handle->settings;
-        const bool on_cpu = handle->device.engine == Engine::cpu;
         if (on_cpu)
             lock.unlock(); // host products of one handle need not wait for each other
-#ifdef PYBLAS_HAVE_CUDA
-        else
-            PYBLAS_TRY(check_fork());
-#endif
         if (reach == Reach::any_memory && !settings.scalars_on_host)
             return fail(PYBLAS_STATUS_NOT_SUPPORTED, "products of host memory read alpha and beta from host memory");
         Problem problem;
@@ -644,6 +644,10 @@ pyblasStatus_t pyblasSelectedKernel(pyblasHandle_t handle, pyblasOperation_t tra
 
 pyblasStatus_t pyblasXtPredict(pyblasHandle_t handle, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m,
                                int64_t n, int64_t k, int64_t batchCount, double *seconds) {
+#ifdef PYBLAS_HAVE_CUDA
+    if (handle && handle->device.engine == Engine::gpu)
+        PYBLAS_TRY(check_fork()); // before the lock, as for a product
+#endif
     return with_handle(handle, [&] {
         if (!seconds)
             return no_output("seconds");
@@ -654,7 +658,6 @@ pyblasStatus_t pyblasXtPredict(pyblasHandle_t handle, pyblasOperation_t transa, 
             return verdict.status;
 #ifdef PYBLAS_HAVE_CUDA
         if (handle->device.engine == Engine::gpu) {
-            PYBLAS_TRY(check_fork());
             const DeviceGuard guard(handle->device.ordinal);
             PYBLAS_TRY(guard.status());
             // A product without depth reads C alone, which the CPU does as soon.
