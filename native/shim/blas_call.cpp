@@ -10,9 +10,9 @@ namespace pyblas::shim {
 
 namespace {
 
-// Below this OpenBLAS with vectors of 512 bits is as fast or faster, by what a call costs: 37 x 37 x 37, or more where
-// an extent is small. Of 1000 mixed shapes none above it took more than 1.1 times as long.
-constexpr double kMinFlops = 100000, kMinThinFlops = 2e6;
+// Below this, where an extent is small, OpenBLAS with vectors of 512 bits is as fast or faster, also by what a call
+// costs. Of 1000 mixed shapes none that is taken took more than 1.1 times as long.
+constexpr double kMinThinFlops = 2e6;
 constexpr int64_t kThin = 64;
 
 // A preloaded library has its thread's variables at a fixed place.
@@ -27,7 +27,7 @@ bool little_work(const HostProduct &p) {
         const char *text = std::getenv("PYBLAS_SGEMM_MIN_FLOPS");
         return text && *text;
     }();
-    const double least = asked ? settings().min_flops : std::min({p.m, p.n, p.k}) <= kThin ? kMinThinFlops : kMinFlops;
+    const double least = asked ? settings().min_flops : std::min({p.m, p.n, p.k}) <= kThin ? kMinThinFlops : 0;
     return flops(p) < least;
 }
 
