@@ -215,8 +215,8 @@ struct BoxedKernels {
         };
         Boxes boxes = {};
         // The engine counts in 32 bits.
-        boxes.mapped = problem.k > 0 && std::max(problem.k, cut.extent_x) < INT32_MAX && can_map(x, problem.batch) &&
-                       can_map(s, problem.batch);
+        boxes.mapped = problem.k > 0 && std::max({problem.k, cut.extent_x, problem.batch}) < INT32_MAX &&
+                       can_map(x, problem.batch) && can_map(s, problem.batch);
         if (boxes.mapped) {
             PYBLAS_TRY(map(x, ContiguousX, cut.extent_x, Tile::BX, CU_TENSOR_MAP_SWIZZLE_NONE, &boxes.large));
             PYBLAS_TRY(map(s, ContiguousS, cut.extent_s, Tile::BS, CU_TENSOR_MAP_SWIZZLE_64B, &boxes.small));
