@@ -54,6 +54,21 @@ size_t rounded(size_t bytes, size_t limit) {
     return std::max(bytes, std::min(size, limit));
 }
 
+// Room to grow where there is that much memory, else what is needed. allocate(memory, bytes) is one of CUDA's.
+template <class Allocate>
+Status allocate_rounded(size_t bytes, size_t limit, const Allocate &allocate, char **memory, size_t *size) {
+    void *got = nullptr;
+    *size = rounded(bytes, limit);
+    cudaError_t error = allocate(&got, Workspace::kZeroBytes + *size);
+    if (error == cudaErrorMemoryAllocation && *size > bytes) {
+        (void)cudaGetLastError();
+        *size = bytes;
+        error = allocate(&got, Workspace::kZeroBytes + *size);
+    }
+    *memory = static_cast<char *>(got);
+    return allocation_status(error, Workspace::kZeroBytes + *size);
+}
+
 } // namespace
 
 Status Workspace::ensure_pool(int device) {
@@ -74,10 +89,11 @@ Status Workspace::acquire_captured(CUstream_st *stream, unsigned long long captu
             return kSuccess;
         }
     const RelaxedCapture relaxed;
-    const size_t size = rounded(bytes, available());
-    void *memory = nullptr;
-    PYBLAS_TRY(allocation_status(cudaMalloc(&memory, kZeroBytes + size), kZeroBytes + size));
-    captured_.push_back({stream, capture, static_cast<char *>(memory), size});
+    size_t size = 0;
+    char *memory = nullptr;
+    const auto allocate = [](void **got, size_t all) { return cudaMalloc(got, all); };
+    PYBLAS_TRY(allocate_rounded(bytes, available(), allocate, &memory, &size));
+    captured_.push_back({stream, capture, memory, size});
     *lent = {captured_.back().memory + kZeroBytes, memory};
     return zero_now(memory);
 }
@@ -121,11 +137,11 @@ Status Workspace::acquire(int device, CUstream_st *stream, size_t bytes, Lent *l
             PYBLAS_CUDA_TRY(cudaFreeAsync(buffer->memory, stream));
         buffer->memory = nullptr;
         buffer->bytes = 0;
-        const size_t size = rounded(bytes, available());
-        void *grown = nullptr;
-        PYBLAS_TRY(
-            allocation_status(cudaMallocFromPoolAsync(&grown, kZeroBytes + size, pool_, stream), kZeroBytes + size));
-        buffer->memory = static_cast<char *>(grown);
+        size_t size = 0;
+        char *grown = nullptr;
+        const auto allocate = [&](void **got, size_t all) { return cudaMallocFromPoolAsync(got, all, pool_, stream); };
+        PYBLAS_TRY(allocate_rounded(bytes, available(), allocate, &grown, &size));
+        buffer->memory = grown;
         PYBLAS_CUDA_TRY(cudaMemsetAsync(grown, 0, kZeroBytes, stream));
         buffer->bytes = size;
     }
