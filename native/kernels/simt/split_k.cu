@@ -8,8 +8,9 @@
 //
 // 16x16, 32x32, 36x36: 256 threads share the k of each stage, as in skinny; 4 x 8 outputs, or 12 x 4, and 128
 // registers. 33x33: the same with 11 x 11 outputs, up to 210 registers, and lines that keep their alignment
-// (lines.cuh). These refuse more than 1024 rows or columns, and devices with too little shared memory. 64x64, 128x128:
-// warp_tile's tiles, whose walk stream_k.cu cuts; they refuse what warp_tile refuses.
+// (lines.cuh); on Hopper four more warps copy them. These refuse more than 1024 rows or columns, and devices with too
+// little shared memory. 64x64, 128x128: warp_tile's tiles, whose walk stream_k.cu cuts; they refuse what warp_tile
+// refuses.
 #include "cut_tiles.hpp"
 #include "lines.cuh"
 #include "slices.cuh"

@@ -21,7 +21,7 @@ namespace pyblas {
 namespace {
 
 constexpr int64_t kLeastDepth = 32;
-constexpr int64_t kLeastPanel = 256; // rows or columns, a whole number of tiles
+constexpr int64_t kLeastPanel = 256; // rows or columns, a whole number of most tiles
 
 // Where all planes together would be larger than this, they are made for a part of C at a time.
 constexpr size_t kMostPanelBytes = kPlanesBytes;
@@ -92,8 +92,7 @@ size_t workspace(const Problem &problem, const Device &device) {
            depth_parts<Tile>(problem, panel, device, device.workspace).template bytes<Tile>();
 }
 
-// Packing by bytes, operands of a deep k read twice; then whole waves of tiles. Each part is
-// packed and multiplied.
+// Packing by bytes, operands of a deep k read twice; then whole waves of tiles. Each part is packed and multiplied.
 template <class Tile>
 Work work(const Problem &problem, const Device &device) {
     constexpr double kOutput = 2.0 * plane_count(Tile::kScheme);
