@@ -262,7 +262,7 @@ def test_no_bar_without_rich(monkeypatch):
 
 @pytest.mark.gpu
 def test_host_arrays_on_the_gpu(command):
-    status, said = command(SCRIPT, "host", "--size", "1000", "--memory", str(1 << 30))
+    status, said = command(sys.executable, "-m", "pyblas_sgemm", "host", "--size", "1000", "--memory", str(1 << 30))
     assert status == 0 and "on GPU 0" in said
 
 

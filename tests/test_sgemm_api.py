@@ -394,7 +394,7 @@ def test_what_runs_on_a_gpu_is_of_the_mode_that_goes_first():
     """Call, handle, thread, environment; told by the bits, which all three modes have of their own."""
     code = """
 import cupy, numpy as np, pyblas_sgemm as p
-n = 1024
+n = 2048  # tf32 takes the kernel of fp32 where packing is most of the work
 a, b = (cupy.asarray(np.random.default_rng(seed).standard_normal((n, n), dtype=np.float32)) for seed in (1, 2))
 
 def bits(**words):
