@@ -6,6 +6,7 @@ import atexit
 import importlib.util
 import os
 import threading
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -422,6 +423,7 @@ class Handle:
         self._batch_invariant = False
         self._workspace_limit: int | None = None
         self._memory_limit: int | None = None
+        _handles.add(self)
         engine = _engine_of(kernel) if kernel else None
         # A handle that follows has a C handle for the CPU from the start, so that settings are judged when they are made.
         if not self._follows or engine != "gpu":
@@ -456,6 +458,17 @@ class Handle:
                 self._apply(context)
                 self._contexts[device] = context
             return context
+
+    def after_fork(self) -> None:
+        """In the child, which has the forking thread alone: locks of other threads would be held for ever.
+
+        What such a thread was in the middle of changing is made anew at the next call.
+        """
+        if not _is_mine(self._lock):
+            self._lock = threading.RLock()
+        for device, context in list(self._contexts.items()):
+            if not _is_mine(context.lock):
+                del self._contexts[device]
 
     def _apply(self, context: Context) -> None:
         if self._compute is not None:
@@ -597,6 +610,25 @@ class Handle:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"compute={self.compute!r}, kernel={self.kernel!r}"
         return f"<pyblas_sgemm.Handle device={self.device!r}, {state}>"
+
+
+_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+def _is_mine(lock: threading.RLock) -> bool:
+    """Whether this thread has the lock, or can have it."""
+    if not lock.acquire(blocking=False):
+        return False
+    lock.release()
+    return True
+
+
+def _after_fork() -> None:
+    for handle in list(_handles):
+        handle.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _device_name(device: int | None) -> str:

@@ -98,6 +98,61 @@ finally:
     )
 
 
+def test_l1_a_handle_that_another_thread_has(prints):
+    """Its lock is held at the moment of the fork, and so may be the mode of that thread's call."""
+    prints(
+        PARENT
+        + """
+import threading
+handle = pyblas_sgemm.Handle()
+a = np.ones((500, 500), dtype=np.float32)
+stop, started = threading.Event(), threading.Event()
+def busy():
+    c = np.empty_like(a)
+    while not stop.is_set():
+        sgemm("N", "N", 500, 500, 500, 1, a, 500, a, 500, 0, c, 500, compute="fp32_pedantic", handle=handle)
+        started.set()
+def child():
+    c = np.empty((2, 2), dtype=np.float32)
+    sgemm("N", "N", 2, 2, 2, 1, a, 2, a, 2, 0, c, 2, order="C", handle=handle)
+    assert (c == 2).all()
+    assert handle.context(None).mode == 68  # fp32
+    handle.batch_invariant = True
+    handle.close()
+thread = threading.Thread(target=busy)
+thread.start()
+assert started.wait(30)
+try:
+    for _ in range(10):
+        assert in_child(child) == 0
+finally:
+    stop.set()
+    thread.join()
+"""
+    )
+
+
+def test_l1_a_fork_inside_a_call_leaves_its_locks(prints):
+    """The forking thread has the lock itself, and gives it back in both processes."""
+    prints(
+        PARENT
+        + """
+handle = pyblas_sgemm.Handle()
+def child():
+    ones(20)
+with handle.context(None).lock:
+    assert in_child(child) == 0
+    child = os.fork()
+if child == 0:
+    signal.alarm(5)
+    handle.compute = "fp32_pedantic"
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+handle.close()
+"""
+    )
+
+
 def test_l1_grandchildren(prints):
     prints(
         PARENT

@@ -98,7 +98,40 @@ Status memory_of_environment(size_t *bytes) {
 std::atomic<bool> gpu_used{false};
 std::atomic<bool> forked_after_gpu{false};
 
+// All handles. A fork waits until nobody changes the list; a handle's own lock it does not wait for, as a product of
+// host memory holds one for long. The child has none of the threads that may hold them, so it makes the locks anew.
+struct Living {
+    std::mutex mutex;
+    pyblasContext *first = nullptr;
+};
+Living living;
+
+void after_fork_in_child() {
+    for (pyblasContext *handle = living.first; handle; handle = handle->after)
+        new (&handle->mutex) std::mutex;
+    living.mutex.unlock();
+}
+
+// Before any thread can make a handle, or a fork could come between the first handle and this.
+[[maybe_unused]] const int fork_is_minded =
+    pthread_atfork([] { living.mutex.lock(); }, [] { living.mutex.unlock(); }, after_fork_in_child);
+
 } // namespace
+
+void count_in(pyblasContext *handle) {
+    const std::lock_guard<std::mutex> lock(living.mutex);
+    handle->after = living.first;
+    if (handle->after)
+        handle->after->before = handle;
+    living.first = handle;
+}
+
+void count_out(pyblasContext *handle) {
+    const std::lock_guard<std::mutex> lock(living.mutex);
+    (handle->before ? handle->before->after : living.first) = handle->after;
+    if (handle->after)
+        handle->after->before = handle->before;
+}
 
 Status check_fork() {
     if (forked_after_gpu.load(std::memory_order_relaxed))

@@ -9,8 +9,13 @@
 #include "xt/host_products.hpp"
 #endif
 
-// One product's view of the settings; a plain copy, so that a CPU product computes without the handle's lock.
 namespace pyblas {
+
+// Keep the list of all handles: the child of a fork needs them.
+void count_in(pyblasContext *handle);
+void count_out(pyblasContext *handle);
+
+// One product's view of the settings; a plain copy, so that a CPU product computes without the handle's lock.
 struct Settings {
     CUstream_st *stream = nullptr;
     ComputeMode mode = ComputeMode::fp32;
@@ -19,10 +24,17 @@ struct Settings {
     bool arrays_on_host = true;
     const Kernel *forced = nullptr;
 };
+
 } // namespace pyblas
 
 struct pyblasContext {
-    std::mutex mutex; // one call at a time reads or changes what follows
+    pyblasContext() { pyblas::count_in(this); }
+    ~pyblasContext() { pyblas::count_out(this); }
+    pyblasContext(const pyblasContext &) = delete;
+    pyblasContext &operator=(const pyblasContext &) = delete;
+
+    pyblasContext *before = nullptr, *after = nullptr; // the other handles of the process
+    std::mutex mutex;                                  // one call at a time reads or changes what follows
     pyblas::Device device;
     pyblas::Settings settings;
 #ifdef PYBLAS_HAVE_CUDA
