@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -90,13 +92,16 @@ def view(x: object, name: str, stream: int | None = None, types: tuple[str, ...]
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
         return _cupy_view(cupy, x, name, types)
-    interface = getattr(x, "__cuda_array_interface__", None)
+    with _reading(name, x, "__cuda_array_interface__"):
+        interface = getattr(x, "__cuda_array_interface__", None)
     if interface is not None:
         return _interface_view(x, interface, name, types)
     try:
         memory = memoryview(cast(Any, x))
     except (TypeError, BufferError):
         pass
+    except ValueError as reason:
+        raise _unreadable(name, x, "buffer", reason) from reason
     else:
         kind = {"f": "float32", "e": "float16"}.get((memory.format or "").lstrip(_NATIVE))
         _require_type(name, f"items of format {memory.format!r}", kind, types)
@@ -111,6 +116,24 @@ def view(x: object, name: str, stream: int | None = None, types: tuple[str, ...]
 def _type_name(x: object) -> str:
     kind = type(x)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+# What objects that speak for their memory may raise, and what may be wrong with the answers.
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, BufferError, RuntimeError)
+
+
+def _unreadable(name: str, x: object, what: str, reason: BaseException) -> TypeError:
+    told = str(reason) or type(reason).__name__
+    return TypeError(f"{name} is of type {_type_name(x)}, whose {what} cannot be read: {told}")
+
+
+@contextmanager
+def _reading(name: str, x: object, what: str) -> Iterator[None]:
+    """Whatever comes of what another library says, the caller is told which argument it was."""
+    try:
+        yield
+    except _MALFORMED as reason:
+        raise _unreadable(name, x, what, reason) from reason
 
 
 _NATIVE = "<=@" if sys.byteorder == "little" else ">=@"
@@ -138,6 +161,8 @@ def _numpy_view(x: np.ndarray[Any, Any], owner: object, name: str, types: tuple[
     # np.ma would be imported here, and a fork at that moment leaves the child waiting; no masked array exists without it.
     if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         raise TypeError(f"{name} is a masked array; pass its data or a filled copy")
+    if x.__class__ is not np.ndarray:
+        x = np.asarray(x)  # a subclass may tell another shape than that of its memory
     flags = x.flags
     # NumPy's own way to the address makes an object first and takes twice the time, but works for any strides.
     quick = flags.c_contiguous and kind != "bfloat16"  # which the buffer protocol does not know
@@ -178,22 +203,50 @@ def _cupy_view(cupy: Any, x: Any, name: str, types: tuple[str, ...]) -> View:
 
 
 def _interface_view(x: Any, interface: dict[str, Any], name: str, types: tuple[str, ...]) -> View:
-    typestr = interface["typestr"]
+    with _reading(name, x, "__cuda_array_interface__"):
+        typestr, mask, stream = str(interface["typestr"]), interface.get("mask"), interface.get("stream")
+        address, readonly = interface["data"]
+        address = _address(address or 0)
+        stream = None if stream is None else _address(stream)
+        knows_device = hasattr(x, "__dlpack_device__")
+        device = _ordinal(x.__dlpack_device__()[1]) if knows_device else _device_of_address(address)
+        told = tuple(interface["shape"]), interface.get("strides")
     kind = _require_type(name, typestr, {FLOAT32.str: "float32", FLOAT16.str: "float16"}.get(typestr), types)
-    item = int(typestr[2:])
-    if interface.get("mask") is not None:
+    if mask is not None:
         raise TypeError(f"{name} has a mask")
-    shape = tuple(interface["shape"])
-    strides = interface.get("strides")
-    address, readonly = interface["data"]
-    stream = interface.get("stream")
-    knows_device = hasattr(x, "__dlpack_device__")
-    device = int(x.__dlpack_device__()[1]) if knows_device else _device_of_address(address)
-    strides = _packed_strides(shape, item) if strides is None else tuple(strides)
+    item = int(typestr[2:])
+    with _reading(name, x, "__cuda_array_interface__"):
+        shape, strides = _layout_told(*told, 1, item)
     readonly = bool(readonly) or _is_jax(x)
-    stream = None if stream is None else int(stream)
     blocks = _blocks(shape, strides, item)
-    return View(x, x, "interface", int(address or 0), shape, strides, *blocks, readonly, device, stream, kind)
+    return View(x, x, "interface", address, shape, strides, *blocks, readonly, device, stream, kind)
+
+
+def _address(x: Any) -> int:
+    value = operator.index(x)
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"{value} is no address")
+    return value
+
+
+def _ordinal(x: Any) -> int:
+    value = operator.index(x)
+    if not 0 <= value < 1 << 31:
+        raise ValueError(f"{value} is no number of a device")
+    return value
+
+
+def _layout_told(
+    shape: Iterable[Any], strides: Iterable[Any] | None, unit: int, item: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides in bytes. unit is that of the strides that are told; none are told of a block in C order."""
+    shape = tuple(operator.index(count) for count in shape)
+    steps = _packed_strides(shape, item) if strides is None else tuple(operator.index(step) * unit for step in strides)
+    if len(steps) != len(shape) or min(shape, default=0) < 0:
+        raise ValueError(f"no array has shape {shape} and strides {steps}")
+    if any(not -1 << 63 <= x < 1 << 63 for x in (*shape, *steps)):
+        raise ValueError(f"shape {shape} and strides {steps} do not fit into 64 bits")
+    return shape, steps
 
 
 def _is_packed(shape: Sequence[int], strides: Sequence[int], item: int) -> bool:
@@ -260,29 +313,38 @@ class _DLManagedTensorVersioned(ctypes.Structure):
 
 
 def _dlpack_view(x: Any, name: str, stream: int | None, types: tuple[str, ...]) -> View:
-    kind, device = (int(number) for number in x.__dlpack_device__())
+    with _reading(name, x, "__dlpack_device__"):
+        kind, device = (operator.index(number) for number in x.__dlpack_device__())
     if kind in (_DL_CPU, _DL_CUDA_HOST):
         try:
             return _numpy_view(np.from_dlpack(x), x, name, types)
-        except (BufferError, RuntimeError) as reason:
+        except _MALFORMED as reason:
             raise TypeError(f"{name} is of type {_type_name(x)}, which NumPy cannot look at: {reason}") from reason
     if kind not in (_DL_CUDA, _DL_CUDA_MANAGED):
         raise TypeError(f"{name} lies on a DLPack device of type {kind}; host memory or a CUDA device is needed")
     # The producer makes our stream wait for its own. 1 is DLPack's name of the default stream.
     arguments = {"stream": stream or 1}
-    try:
-        capsule = x.__dlpack__(max_version=(1, 0), **arguments)
-    except TypeError:
-        capsule = x.__dlpack__(**arguments)
-    tensor, readonly = _read_capsule(capsule)
+    with _reading(name, x, "DLPack export"):
+        device = _ordinal(device)
+        try:
+            capsule = x.__dlpack__(max_version=(1, 0), **arguments)
+        except TypeError:
+            capsule = x.__dlpack__(**arguments)
+        tensor, readonly = _read_capsule(capsule)
+        if tensor.device_type not in (_DL_CUDA, _DL_CUDA_MANAGED) or tensor.device_id != device:
+            raise ValueError(
+                f"its device is {tensor.device_type}, {tensor.device_id} and was said to be {kind}, {device}"
+            )
     known = {(2, 32, 1): "float32", (2, 16, 1): "float16", (4, 16, 1): "bfloat16"}
     found = known.get((tensor.dtype_code, tensor.dtype_bits, tensor.dtype_lanes))
     dtype = _require_type(name, f"DLPack type {tensor.dtype_code} of {tensor.dtype_bits} bits", found, types)
     item = tensor.dtype_bits // 8
-    shape = tuple(tensor.shape[: tensor.ndim])
-    steps = tensor.strides
-    strides = tuple(step * item for step in steps[: tensor.ndim]) if steps else _packed_strides(shape, item)
-    address = (tensor.data or 0) + tensor.byte_offset
+    with _reading(name, x, "DLPack export"):
+        axes, steps = tensor.ndim, tensor.strides
+        if axes < 0:
+            raise ValueError(f"it has {axes} dimensions")
+        shape, strides = _layout_told(tensor.shape[:axes], steps[:axes] if steps else None, item, item)
+        address = _address((tensor.data or 0) + tensor.byte_offset)
     # The capsule keeps the memory: as it is not renamed, its own destructor calls the deleter.
     owner = (x, capsule)
     readonly = readonly or _is_jax(x)
@@ -330,12 +392,15 @@ def require_writable(function: str, name: str, seen: View) -> None:
 def stream_address(stream: object) -> int:
     """The CUDA stream a caller named: an address, or a stream object of any library."""
     if isinstance(stream, (int, np.integer)) and not isinstance(stream, bool):
+        if not 0 <= stream < 1 << 64:
+            raise InvalidValueError(f"stream is {stream}; an address is needed, or a stream object")
         return int(stream)
-    if hasattr(stream, "__cuda_stream__"):
-        return int(stream.__cuda_stream__()[1])
-    for attribute in ("ptr", "cuda_stream"):  # CuPy, PyTorch
-        if hasattr(stream, attribute):
-            return int(getattr(stream, attribute))
+    with _reading("stream", stream, "address"):
+        if hasattr(stream, "__cuda_stream__"):
+            return _address(stream.__cuda_stream__()[1])
+        for attribute in ("ptr", "cuda_stream"):  # CuPy, PyTorch
+            if hasattr(stream, attribute):
+                return _address(getattr(stream, attribute))
     raise TypeError(f"stream is of type {_type_name(stream)}; an address or an object with __cuda_stream__ is needed")
 
 
@@ -490,12 +555,12 @@ def scalars(
         return float(alpha), float(beta), []
     views = []
     values = []
-    for name, x in (("alpha", alpha), ("beta", beta)):
+    for name, x in ((f"{function}: alpha", alpha), (f"{function}: beta", beta)):
         value = _host_scalar(name, x)
         if value is None:
-            seen = view(x, f"{function}: {name}", stream)
+            seen = view(x, name, stream)
             if seen.shape != ():
-                raise TypeError(f"{function}: {name} has shape {seen.shape}; a number or a 0-d array is needed")
+                raise TypeError(f"{name} has shape {seen.shape}; a number or a 0-d array is needed")
             if seen.device is None:
                 value = float(seen.array[()])
             else:
@@ -514,11 +579,16 @@ def scalars(
 def _host_scalar(name: str, x: object) -> float | None:
     """A number's value; None for something that may be an array."""
     if isinstance(x, (float, int, np.floating, np.integer, np.bool_)):
-        return float(x)
+        try:
+            return float(x)
+        except OverflowError:
+            raise OverflowError(
+                f"{name} is an integer of {int(x).bit_length()} bits, which no float can hold"
+            ) from None
     if isinstance(x, np.ndarray) and x.shape == ():
         if x.dtype.kind in "fiub":
             return float(x[()])
-        raise TypeError(f"{name} is a {x.dtype}; a real number is needed")
+        raise TypeError(f"{name} holds {x.dtype}; a real number is needed")
     if isinstance(x, (complex, np.complexfloating, str, bytes)) or x is None:
         raise TypeError(f"{name} is a {_type_name(x)}; a real number is needed")
     torch = sys.modules.get("torch")
@@ -526,8 +596,9 @@ def _host_scalar(name: str, x: object) -> float | None:
         if x.is_complex():
             raise TypeError(f"{name} is a {x.dtype}; a real number is needed")
         return float(x.item())
-    if hasattr(x, "__cuda_array_interface__") or hasattr(x, "__dlpack__"):
-        return None
+    with _reading(name, x, "__cuda_array_interface__"):
+        if hasattr(x, "__cuda_array_interface__") or hasattr(x, "__dlpack__"):
+            return None
     try:
         return float(cast(Any, x))
     except (TypeError, ValueError):
@@ -577,7 +648,7 @@ def buffer(
     and batch stride, and as many rows and columns as are needed; then there is nothing left to check (-1).
     """
     if seen.by_rows or seen.by_columns:
-        return 0, seen.size
+        return 0, min(seen.size, (1 << 63) - 1)
     if wanted.length == 0 or wanted.vectors == 0:
         return 0, -1
     layouts: list[tuple[int, ...]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import operator
 import os
 import threading
 import weakref
@@ -11,6 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from ._cffi import ffi, lib
 from ._status import InvalidValueError, NotSupportedError, SgemmError, check
@@ -52,6 +55,22 @@ def mode_number(name: str) -> int:
         return int(MODES[name])
     except (KeyError, TypeError):
         raise InvalidValueError(f"compute is {name!r}; accepted are {', '.join(map(repr, MODES))}") from None
+
+
+def yes_or_no(name: str, x: object) -> bool:
+    if isinstance(x, (bool, np.bool_)) or (isinstance(x, (int, np.integer)) and x in (0, 1)):
+        return bool(x)
+    raise TypeError(f"{name} is {x!r}; True or False is needed")
+
+
+def _bytes(name: str, x: Any, least: int) -> int:
+    try:
+        value = operator.index(x)
+    except TypeError:
+        raise TypeError(f"{name} is {x!r}; a number of bytes is needed") from None
+    if not least <= value < 1 << 64:
+        raise InvalidValueError(f"{name} is {value}; a number of bytes from {least} to 2^64 - 1 is needed")
+    return value
 
 
 # ---- C handles -----------------------------------------------------------------------------------------------------
@@ -331,11 +350,11 @@ def parse_device(device: object) -> int | str | None:
         return None
     if device == "cuda" or device == "auto":
         return str(device)
-    text = device.removeprefix("cuda:") if isinstance(device, str) else device
-    if isinstance(text, str) and text.isdecimal():
-        return int(text)
-    if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
-        return text
+    number = device.removeprefix("cuda:") if isinstance(device, str) else device
+    if isinstance(number, str) and number.isascii() and number.isdecimal():
+        number = int(number)
+    if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 1 << 31:
+        return number
     raise InvalidValueError(f"device is {device!r}; accepted are None, 'cpu', 'cuda', 'cuda:N', N and 'auto'")
 
 
@@ -547,8 +566,9 @@ class Handle:
 
     @batch_invariant.setter
     def batch_invariant(self, on: bool) -> None:
-        self._set(lambda context: int(lib.pyblasSetBatchInvariant(context.c, bool(on))))
-        self._batch_invariant = bool(on)
+        on = yes_or_no("batch_invariant", on)
+        self._set(lambda context: int(lib.pyblasSetBatchInvariant(context.c, on)))
+        self._batch_invariant = on
 
     @property
     def workspace_limit(self) -> int:
@@ -563,8 +583,7 @@ class Handle:
 
     @workspace_limit.setter
     def workspace_limit(self, limit: int) -> None:
-        if not 0 <= limit < 2**64:
-            raise InvalidValueError(f"workspace_limit is {limit}; a number of bytes is needed")
+        limit = _bytes("workspace_limit", limit, 0)
         self._set(lambda context: int(lib.pyblasSetWorkspaceLimit(context.c, limit)))
         self._workspace_limit = limit
 
@@ -576,8 +595,7 @@ class Handle:
 
     @memory_limit.setter
     def memory_limit(self, limit: int) -> None:
-        if not 0 < limit < 2**64:
-            raise InvalidValueError(f"memory_limit is {limit}; a number of bytes is needed")
+        limit = _bytes("memory_limit", limit, 1)
         self._set(lambda context: int(lib.pyblasXtSetMemoryLimit(context.c, limit)))
         self._memory_limit = limit
 

@@ -14,7 +14,7 @@ from . import _arrays
 from ._arrays import ITEM, View
 from ._cffi import ffi, lib
 from ._handle import Context, context_for, cpu_for, destination, implicit, require_usable, thread
-from ._progress import Progress, Watched
+from ._progress import Progress, Watched, require_callable
 from ._sgemm import GO_THE_LONG_WAY, Settings
 from ._status import InvalidValueError, check
 
@@ -150,6 +150,7 @@ def _matmul(
     devices: object,
     progress: Progress | None,
 ) -> Any:
+    require_callable("matmul", progress)
     stream = None
     views: dict[str, View] = {}
     for name, x in (("out", out), ("a", a), ("b", b)):
@@ -238,12 +239,15 @@ def _shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], in
         raise InvalidValueError(f"matmul: shapes {a} and {b} do not fit: the inner sizes are {k} and {rows}")
     stack, other = a[:-2], b[:-2]
     if stack != other:
-        try:
-            stack = np.broadcast_shapes(stack, other)
-        except ValueError:
-            raise InvalidValueError(f"matmul: shapes {a} and {b}: the stacks cannot be broadcast together") from None
+        pairs = list(itertools.zip_longest(reversed(stack), reversed(other), fillvalue=1))
+        if any(x != y and 1 not in (x, y) for x, y in pairs):
+            raise InvalidValueError(f"matmul: shapes {a} and {b}: the stacks cannot be broadcast together")
+        stack = tuple(x if y == 1 else y for x, y in reversed(pairs))
     m, n = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1
-    return stack, m, n, k, stack + (() if len(a) == 1 else (m,)) + (() if len(b) == 1 else (n,))
+    shape = stack + (() if len(a) == 1 else (m,)) + (() if len(b) == 1 else (n,))
+    if math.prod(shape) >= 1 << 61:
+        raise InvalidValueError(f"matmul: shapes {a} and {b}: the result, {shape}, has more than 2^63 bytes")
+    return stack, m, n, k, shape
 
 
 def _queue(

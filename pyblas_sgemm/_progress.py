@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 Progress = Callable[[float], object]
 
 
+def require_callable(function: str, progress: object) -> None:
+    if progress is not None and not callable(progress):
+        raise TypeError(f"{function}: progress is a {type(progress).__name__}; a function of one number is needed")
+
+
 class _Failure(threading.local):
     exception: BaseException | None = None
 

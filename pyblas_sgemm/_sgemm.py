@@ -30,8 +30,9 @@ from ._handle import (
     parse_device,
     require_handle,
     thread,
+    yes_or_no,
 )
-from ._progress import Progress, Watched
+from ._progress import Progress, Watched, require_callable
 from ._status import InvalidValueError, check
 
 _OPERATIONS: dict[object, int] = {"N": 0, "n": 0, "T": 1, "t": 1, "C": 2, "c": 2}
@@ -339,6 +340,9 @@ def gemm_batched(
 
     >>> pyblas_sgemm.gemm_batched("N", "N", 2, 2, 2, 1.0, [a0, a1], 2, [b, b], 2, 0.0, [c0, c1], 2)
     """
+    for name, arrays in (("As", As), ("Bs", Bs), ("Cs", Cs)):
+        if not hasattr(arrays, "__len__"):
+            raise TypeError(f"gemm_batched: {name} is a {type(arrays).__name__}; a sequence of arrays is needed")
     call = _parse("gemm_batched", transa, transb, m, n, k, lda, ldb, ldc, batch=len(Cs))
     if not len(As) == len(Bs) == len(Cs):
         raise InvalidValueError(
@@ -444,6 +448,7 @@ def selected_kernel(
     >>> pyblas_sgemm.selected_kernel("N", "N", 512, 512, 512).name
     """
     call = _parse("selected_kernel", transa, transb, m, n, k, 1, 1, 1, batch=batch_count)
+    require_handle(call.function, handle)
     number = parse_device("cpu" if device is None else device)
     if device is None and handle is not None and isinstance(handle.device, int):
         number = handle.device
@@ -585,6 +590,7 @@ def _run(
     progress: Progress | None = None,
 ) -> Any:
     function = call.function
+    require_callable(function, progress)
     batched = function.startswith("gemm_strided_batched")
     types = _arrays.ANY_TYPE if function.endswith("_ex") else _arrays.ONLY_FLOAT32
     wanted_stream = None if stream is None else _arrays.stream_address(stream)
@@ -827,7 +833,9 @@ class Settings:
         if compute is None and handle is not None and handle.follows_compute and thread.compute is not None:
             self.mode = mode_number(thread.compute)
         self.was_invariant = handle is not None and handle.batch_invariant
-        self.invariant = self.was_invariant if batch_invariant is None else bool(batch_invariant)
+        self.invariant = (
+            self.was_invariant if batch_invariant is None else yes_or_no("batch_invariant", batch_invariant)
+        )
 
     def __enter__(self) -> None:
         context = self.context

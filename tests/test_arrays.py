@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import ctypes
 import gc
 import itertools
 import sys
@@ -42,8 +43,8 @@ class CudaArray:
 class DLPackArray:
     """Shows a NumPy array's memory as a DLPack producer does that has no other interface."""
 
-    def __init__(self, memory, kind=2, device=0, versioned=True):
-        self.memory, self.kind, self.device, self.versioned = memory, kind, device, versioned
+    def __init__(self, memory, kind=2, device=0, versioned=True, **lies):
+        self.memory, self.kind, self.device, self.versioned, self.lies = memory, kind, device, versioned, lies
         self.streams = []
 
     def __dlpack_device__(self):
@@ -55,7 +56,12 @@ class DLPackArray:
         self.streams.append(arguments.pop("stream", None))
         arguments.pop("dl_device", None)
         arguments.pop("copy", None)
-        return self.memory.__dlpack__(**arguments)
+        capsule = self.memory.__dlpack__(**arguments)
+        tensor, _ = _arrays._read_capsule(capsule)
+        tensor.device_type, tensor.device_id = self.kind, self.device
+        for name, value in self.lies.items():
+            setattr(tensor, name, value)
+        return capsule
 
 
 def floats(*shape):
@@ -125,6 +131,130 @@ def test_memoryview_of_a_cast_buffer():
 def test_anything_else_is_a_type_error_that_names_the_argument(x):
     with pytest.raises(TypeError, match=r"^sgemm: A "):
         view(x, "sgemm: A")
+
+
+class Failing:
+    """Raises when it is looked at through one interface."""
+
+    def __init__(self, reason, **answers):
+        self.reason = reason
+        self.__dict__.update(answers)
+
+    @property
+    def __cuda_array_interface__(self):
+        raise self.reason
+
+
+class Exporter:
+    """Answers to DLPack what it is told to."""
+
+    def __init__(self, device=(2, 0), capsule=None):
+        self.device, self.capsule = device, capsule
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, **arguments):
+        if isinstance(self.capsule, Exception):
+            raise self.capsule
+        return self.capsule
+
+
+def cuda_array(**changes):
+    x = CudaArray((2, 2))
+    for name, value in changes.items():
+        if value is KeyError:
+            del x.__cuda_array_interface__[name]
+        else:
+            x.__cuda_array_interface__[name] = value
+    return x
+
+
+def released():
+    x = memoryview(array.array("f", [1, 2]))
+    x.release()
+    return x
+
+
+LIARS = {
+    "no shape": cuda_array(shape=KeyError),
+    "no typestr": cuda_array(typestr=KeyError),
+    "no data": cuda_array(data=KeyError),
+    "typestr is a list": cuda_array(typestr=["<f4"]),
+    "data is None": cuda_array(data=None),
+    "data of three": cuda_array(data=(1, 2, 3)),
+    "address is text": cuda_array(data=("x", False)),
+    "address below 0": cuda_array(data=(-4, False)),
+    "address beyond 64 bits": cuda_array(data=(1 << 64, False)),
+    "shape is a number": cuda_array(shape=4),
+    "shape of floats": cuda_array(shape=(2.0, 2)),
+    "shape below 0": cuda_array(shape=(-2, 2)),
+    "shape beyond 64 bits": cuda_array(shape=(1 << 62, 1 << 62)),
+    "strides for another shape": cuda_array(strides=(4,)),
+    "strides of floats": cuda_array(strides=(8.0, 4.0)),
+    "strides beyond 64 bits": cuda_array(strides=(1 << 70, 4)),
+    "stream is text": cuda_array(stream="x"),
+    "stream below 0": cuda_array(stream=-1),
+    "device below 0": CudaArray((2, 2), device=-1),
+    "device beyond 32 bits": CudaArray((2, 2), device=1 << 40),
+    "device is None": CudaArray((2, 2), device=None),
+    "interface is no dictionary": types.SimpleNamespace(__cuda_array_interface__=5),
+    "interface raises": Failing(RuntimeError("gone")),
+    "a released memoryview": released(),
+    "DLPack device is None": Exporter(None),
+    "DLPack device is text": Exporter("ab"),
+    "DLPack device below 0": Exporter((2, -1)),
+    "DLPack without a device": types.SimpleNamespace(__dlpack__=None),
+    "DLPack capsule is None": Exporter(),
+    "DLPack capsule is None, in host memory": Exporter((1, 0)),
+    "DLPack capsule is None, in pinned memory": Exporter((3, 0)),
+    "DLPack refuses": Exporter(capsule=BufferError("no")),
+    "DLPack fails": Exporter(capsule=RuntimeError("no")),
+    "DLPack on another device": DLPackArray(floats(2, 2), device_id=1),
+    "DLPack in host memory after all": DLPackArray(floats(2, 2), device_type=1),
+    "DLPack with dimensions below 0": DLPackArray(floats(2, 2), ndim=-1),
+    "DLPack with vectors": DLPackArray(floats(2, 2), dtype_lanes=2),
+    "DLPack beyond the last address": DLPackArray(floats(2, 2), byte_offset=(1 << 64) - 1),
+}
+
+
+@pytest.mark.parametrize("x", LIARS.values(), ids=LIARS)
+def test_interfaces_that_make_no_sense_are_type_errors_that_name_the_argument(x):
+    with pytest.raises(TypeError, match=r"^sgemm: A "):
+        view(x, "sgemm: A")
+    if not isinstance(x, memoryview):
+        with pytest.raises(TypeError, match=r"^sgemm: alpha "):
+            _arrays.scalars("sgemm", x, 0, None, None)
+
+
+def test_a_newer_dlpack_is_refused():
+    capsule = floats(2, 2).__dlpack__(max_version=(1, 0))
+    prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    pointer = prototype(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, b"dltensor_versioned")
+    kept = _arrays._DLManagedTensorVersioned.from_address(pointer)
+    assert kept.major == 1
+    kept.major = 2
+    try:
+        with pytest.raises(TypeError, match=r"^sgemm: A .* DLPack 2\.\d+ is newer"):
+            view(Exporter(capsule=capsule), "sgemm: A")
+    finally:
+        kept.major = 1
+
+
+def test_a_subclass_of_ndarray_cannot_tell_another_shape():
+    class Lying(np.ndarray):
+        shape = property(lambda self: (1000, 1000))
+        size = property(lambda self: 1_000_000)
+        strides = property(lambda self: (4000, 4))
+
+    a, b, c = floats(2, 2), floats(100, 100), np.zeros((100, 100), np.float32)
+    x = a.view(Lying)
+    assert view(x, "x").shape == (2, 2)
+    with pytest.raises(InvalidValueError, match="A needs 10000 elements, its buffer has 4"):
+        pyblas_sgemm.sgemm("N", "N", 100, 100, 100, 1, x, 100, b, 100, 0, c, 100)
+    np.testing.assert_array_equal(pyblas_sgemm.matmul(x, a), a @ a)
+    assert pyblas_sgemm.matmul(a, a, out=x) is x
+    assert a.tolist() == [[2, 3], [6, 11]]
 
 
 def test_dtypes_that_are_equal_but_not_the_same_object():
@@ -239,8 +369,13 @@ def test_streams_of_any_library():
 
     streams = [10, np.int64(10), Named(), CuPyStream(), TorchStream()]
     assert [_arrays.stream_address(stream) for stream in streams] == [10, 10, 11, 12, 13]
-    for wrong in ("0", 1.0, True, object()):
-        with pytest.raises(TypeError, match="stream"):
+    text = types.SimpleNamespace(ptr="x")
+    nothing = types.SimpleNamespace(__cuda_stream__=lambda: None)
+    for wrong in ("0", 1.0, True, object(), text, nothing):
+        with pytest.raises(TypeError, match=r"^stream is of type"):
+            _arrays.stream_address(wrong)
+    for wrong in (-1, 1 << 64):
+        with pytest.raises(ValueError, match=f"^stream is {wrong}"):
             _arrays.stream_address(wrong)
     with pytest.raises(ValueError, match="stream is given, but the arrays are in host memory"):
         call(floats(2, 2), floats(2, 2), floats(2, 2), stream=7)

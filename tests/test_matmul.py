@@ -163,6 +163,19 @@ def test_buffers_give_numpy_arrays():
 # ---- views ---------------------------------------------------------------------------------------------------------
 
 
+def test_stacks_of_more_axes_than_numpy_broadcasts():
+    ones = (1,) * (28 if np.__version__.startswith("1.") else 40)  # arrays of NumPy 1 have no more than 32 axes
+    a, b = integers((*ones, 2, 3, 4)), integers((1, 1, 1, 2, 1, 4, 5))
+    got = matmul(a, b)
+    assert got.shape == (*ones[:-1], 2, 2, 3, 5)
+    np.testing.assert_array_equal(got.reshape(2, 2, 3, 5), a.reshape(2, 3, 4) @ b.reshape(2, 1, 4, 5))
+
+
+def test_a_result_beyond_all_memory():
+    with pytest.raises(ValueError, match=r"the result, \(\d+, \d+\), has more than 2\^63 bytes"):
+        matmul(np.empty((1 << 31, 0), np.float32), np.empty((0, 1 << 31), np.float32))
+
+
 def test_broadcast_reversed_and_stepped_vectors():
     ones = np.ones((2, 4), np.float32)
     assert matmul(ones, np.broadcast_to(np.float32(1), (4, 1))).tolist() == [[4], [4]]

@@ -242,6 +242,12 @@ def test_gemm_batched():
     assert gemm_batched("N", "N", 5, 5, 5, 1, [], 5, [], 5, 0, [], 5) == []
 
 
+def test_gemm_batched_wants_sequences():
+    for name, arrays in (("As", (None, [A], [A])), ("Bs", ([A], iter([A]), [A])), ("Cs", ([A], [A], 5))):
+        with pytest.raises(TypeError, match=f"gemm_batched: {name} is a .*; a sequence of arrays is needed"):
+            gemm_batched("N", "N", 2, 2, 2, 1, arrays[0], 2, arrays[1], 2, 0, arrays[2], 2)
+
+
 def test_gemm_batched_checks_every_array():
     def arrays(**changes):
         xs = {
@@ -425,7 +431,7 @@ for what, of in (bits, bits_of), (name, name_of):
 # ---- devices -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("device", ["gpu", "", -1, 1.0, True, "cuda:x"])
+@pytest.mark.parametrize("device", ["gpu", "", -1, 1.0, True, "cuda:x", 1 << 31, f"cuda:{1 << 64}", "cuda:²", "٣"])
 def test_unknown_devices_are_value_errors(device):
     with pytest.raises(ValueError, match="device is"):
         sgemm("N", "N", 2, 2, 2, 1, A, 2, A, 2, 0, square(2), 2, device=device)
@@ -471,14 +477,45 @@ def test_handle_that_follows_the_arrays():
 
 
 def test_handle_of_another_type():
-    with pytest.raises(TypeError, match="handle"):
+    with pytest.raises(TypeError, match="sgemm: handle is of type str"):
         sgemm("N", "N", 2, 2, 2, 1, A, 2, A, 2, 0, square(2), 2, handle="cpu")
+    with pytest.raises(TypeError, match="selected_kernel: handle is of type int"):
+        pyblas_sgemm.selected_kernel("N", "N", 2, 2, 2, handle=5)
 
 
-def test_workspace_limits_that_are_no_sizes():
-    for limit in (-1, 2**64):
-        with pytest.raises(ValueError, match="workspace_limit"):
-            pyblas_sgemm.Handle("cpu", workspace_limit=limit)
+@pytest.mark.parametrize(("name", "least"), [("workspace_limit", 0), ("memory_limit", 1)])
+def test_limits_that_are_no_sizes(name, least):
+    for limit in (least - 1, 2**64):
+        with pytest.raises(ValueError, match=f"{name} is {limit}; a number of bytes from {least}"):
+            pyblas_sgemm.Handle("cpu", **{name: limit})
+    for limit in ("1", 1.5):
+        with pytest.raises(TypeError, match=f"{name} is {limit!r}; a number of bytes"):
+            pyblas_sgemm.Handle("cpu", **{name: limit})
+
+
+def test_batch_invariant_is_yes_or_no():
+    for on in (True, np.True_, 1, np.int64(1)):
+        assert pyblas_sgemm.Handle("cpu", batch_invariant=on).batch_invariant is True
+    for wrong in ("no", 2, 0.0, []):
+        with pytest.raises(TypeError, match="batch_invariant is"):
+            pyblas_sgemm.Handle("cpu", batch_invariant=wrong)
+        with pytest.raises(TypeError, match="batch_invariant is"):
+            sgemm("N", "N", 2, 2, 2, 1, A, 2, A, 2, 0, square(2), 2, batch_invariant=wrong)
+
+
+def test_progress_is_a_function():
+    for wrong in (1, "all"):
+        with pytest.raises(TypeError, match="sgemm: progress is a"):
+            sgemm("N", "N", 2, 2, 2, 1, A, 2, A, 2, 0, square(2), 2, progress=wrong)
+        with pytest.raises(TypeError, match="matmul: progress is a"):
+            pyblas_sgemm.matmul(A, A, progress=wrong)
+
+
+def test_scalars_beyond_floats_are_overflow_errors_that_name_the_argument():
+    with pytest.raises(OverflowError, match="sgemm: alpha is an integer of 1329 bits"):
+        sgemm("N", "N", 2, 2, 2, 10**400, A, 2, A, 2, 0, square(2), 2)
+    with pytest.raises(OverflowError, match="sgemm: beta is an integer"):
+        sgemm("N", "N", 2, 2, 2, 1, A, 2, A, 2, -(10**400), square(2), 2)
 
 
 def cpu_kernels():
