@@ -1,6 +1,9 @@
 """info(): what it says, and that saying it starts nothing."""
 
 import json
+import os
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,6 +77,99 @@ def test_hidden_gpus_are_no_gpus(prints):
 def test_asking_does_not_load_the_driver(prints):
     program = "import pyblas_sgemm; pyblas_sgemm.info(); print('libcuda.so' in open('/proc/self/maps').read())"
     assert prints(program) == "False"
+
+
+# ---- a machine whose driver says what the test wants --------------------------------------------------------------------
+
+GPUS = "Old:35:GPU-aa11;New:90:GPU-aa22;Newest:999:GPU-bb33"
+TELL = """
+import json, os, sys
+import numpy as np
+import pyblas_sgemm
+told = []
+for visible in json.loads(sys.argv[1]):
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible
+    told.append(pyblas_sgemm.info())
+os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+told.append(pyblas_sgemm.info())
+a = np.ones((2, 2), np.float32)
+try:
+    pyblas_sgemm.matmul(a, a, device="cuda")
+except pyblas_sgemm.SgemmError as error:
+    told.append(str(error))
+assert (pyblas_sgemm.matmul(a, a) == 2).all()
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture
+def machine(tmp_path, prints):
+    """Runs a program with that NVML and no libcuda: info() for each list of visible devices and for none, and what a
+    product on a GPU says."""
+    source = Path(__file__).parent / "native" / "fake_nvml.c"
+    command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-Wall", "-Werror", source, "-o"]
+    subprocess.run([*command, tmp_path / "libnvidia-ml.so.1"], check=True)
+    (tmp_path / "libcuda.so.1").write_bytes(b"")
+
+    def run(*visible, gpus=GPUS, cuda=99000, **variables):
+        variables |= {"LD_LIBRARY_PATH": str(tmp_path), "FAKE_GPUS": gpus, "FAKE_CUDA": str(cuda)}
+        return json.loads(prints(TELL, json.dumps(visible), **variables))
+
+    return run
+
+
+def test_visible_devices_are_those_of_the_runtime(machine):
+    names = {
+        "0,1,2": ["Old", "New", "Newest"],
+        "2,0": ["Newest", "Old"],
+        " 1 , 2": ["New", "Newest"],
+        "1,-1,0": ["New"],
+        "1,7,0": ["New"],
+        "": [],
+        "-1": [],
+        "NoDevFiles": [],
+        "GPU-bb33,0": ["Newest", "Old"],
+        "GPU-b": ["Newest"],
+        "MIG-1": ["Part"],
+        "1,GPU-zz": ["New"],
+    }
+    for (visible, wanted), facts in zip(names.items(), machine(*names), strict=False):
+        assert [gpu["name"] for gpu in facts["gpus"]] == wanted, visible
+        assert [gpu["device"] for gpu in facts["gpus"]] == list(range(len(wanted))), visible
+        assert facts["no_gpu_reason"] == ("" if wanted else f"CUDA_VISIBLE_DEVICES={visible} shows no GPU")
+
+
+def test_a_gpu_that_the_build_does_not_serve_says_which_it_does(machine):
+    build = pyblas_sgemm.info()["build"]
+    facts, said = machine()
+    old, new, newest = facts["gpus"]
+    assert (old["sm"], new["sm"], newest["sm"]) == ("3.5", "9.0", "99.9")
+    assert old["driver_version"] == "470.1" and old["memory_bytes"] == 1 << 34
+    if not build["cuda"]:
+        assert "built without CUDA" in old["reason"] and "built without CUDA" in said
+        return
+    assert old["reason"] == f"Old is sm_35, but this build has code for: {' '.join(build['architectures'])}"
+    assert newest["supported"] == any(name.endswith("-ptx") for name in build["architectures"])
+    assert said == f"no GPU to use: {old['reason']}"
+
+
+def test_a_driver_that_is_too_old_says_what_is_needed(machine):
+    build = pyblas_sgemm.info()["build"]
+    facts, said = machine(cuda=11040)
+    if build["cuda"]:
+        least = f"{build['cuda'].partition('.')[0]}.0"
+        reason = f"driver 470.1 serves CUDA 11.4, but this build needs a driver for CUDA {least} or later"
+        assert [gpu["reason"] for gpu in facts["gpus"]] == [reason] * 3
+        assert said == f"no GPU to use: {reason}"
+
+
+def test_a_driver_without_gpus_or_without_an_answer_says_so(machine):
+    facts, said = machine(gpus="")
+    assert facts["gpus"] == [] and facts["no_gpu_reason"] == "the NVIDIA driver knows no GPU"
+    if pyblas_sgemm.info()["build"]["cuda"]:
+        assert said == f"no GPU to use: {facts['no_gpu_reason']}"
+    facts, _ = machine(FAKE_FAILURE="9")
+    assert facts["no_gpu_reason"] == "the NVIDIA driver does not answer (NVML error 9)"
 
 
 def test_settings_follow_the_environment(prints):
