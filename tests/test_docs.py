@@ -15,6 +15,7 @@ import pyblas_sgemm
 
 DOCS = Path(__file__).parents[1] / "docs"
 API = DOCS / "python-api.md"
+SOURCES = {".c", ".cpp", ".h", ".hpp", ".cu", ".cuh", ".inc", ".py", ".cmake"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -81,6 +82,39 @@ def test_files_that_are_named_exist():
             assert there.name == "strip.cu" or there.exists() or list(there.parent.glob(f"{there.name}.*")), (
                 f"{page.name}: {path}"
             )
+
+
+def test_every_room_is_in_the_plan_of_the_house():
+    """Folders with sources in them, and the modules of the package."""
+    root, plan = DOCS.parent, (DOCS / "architecture.md").read_text()
+    tops = ["bench", "cmake", "examples", "native", "pyblas_sgemm", "tests"]
+    sources = [file for top in tops for file in (root / top).rglob("*.*") if file.suffix in SOURCES]
+    named = set(re.findall(r"`([\w./]+)`", plan))
+    for folder in {file.parent.relative_to(root) for file in sources}:
+        room = folder if folder.parts[0] == "native" else Path(folder.parts[0])
+        assert any(name == str(room) or name.startswith(f"{room}/") for name in named), room
+    for module in (root / "pyblas_sgemm").glob("*.py"):
+        assert module.name == "__init__.py" or f"`{module.name}`" in plan or f"/{module.name}`" in plan, module
+
+
+def test_every_variable_that_is_read_is_told():
+    read = set()
+    for top in ("native", "pyblas_sgemm"):
+        for file in (DOCS.parent / top).rglob("*.*"):
+            if file.suffix in SOURCES:
+                read |= set(re.findall(r"""(?:getenv\(|environ.*?)"PYBLAS_SGEMM_(\w+)\"""", file.read_text()))
+    settings = (DOCS.parent / "README.md").read_text().partition("\n## Settings")[2]
+    assert {"COMPUTE", "DEVICE", "REPORT"} <= read
+    assert not [name for name in read if f"`PYBLAS_SGEMM_{name}`" not in settings and f"`_{name}`" not in settings]
+
+
+def test_every_command_is_told():
+    done = subprocess.run(
+        [sys.executable, "-m", "pyblas_sgemm", "--help"], cwd=DOCS, capture_output=True, text=True, check=True
+    )
+    commands = re.search(r"\{([\w,]+)\}", done.stdout)[1].split(",")
+    table = API.read_text().partition("\n## The command")[2]
+    assert commands and not [name for name in commands if f"| `{name}" not in table]
 
 
 def test_every_page_is_in_the_contents():
