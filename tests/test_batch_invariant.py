@@ -305,6 +305,7 @@ def test_products_in_panels(gpu):
 def test_a_full_gpu_changes_no_bits(gpu_alone, prints):
     program = """
 import cupy, pyblas_sgemm
+from full_gpu import full_gpu
 random = cupy.random.default_rng(1)
 a, b = random.standard_normal((3000, 3000), dtype=cupy.float32), random.standard_normal((3000, 3000), dtype=cupy.float32)
 c = cupy.empty((3000, 3000), dtype=cupy.float32)
@@ -313,22 +314,10 @@ product = ("N", "N", 3000, 3000, 3000, 1, a, 3000, b, 3000, 0)
 want = pyblas_sgemm.sgemm(*product, c.copy(), 3000, handle=handle)
 pyblas_sgemm.sgemm("N", "N", 700, 700, 3000, 1, a, 3000, b, 3000, 0, c, 3000, handle=handle)  # its kernels are loaded
 handle.free_workspace()
-cupy.get_default_memory_pool().free_all_blocks()
-held = []
-step = 1 << 34
-while step >= 1 << 20:
-    try:
-        if cupy.cuda.runtime.memGetInfo()[0] > step + (44 << 20):
-            held.append(cupy.cuda.runtime.malloc(step))
-            continue
-    except cupy.cuda.runtime.CUDARuntimeError:
-        pass
-    step //= 2
-assert cupy.cuda.runtime.memGetInfo()[0] < 60 << 20  # and the planes need 72 MB
-pyblas_sgemm.sgemm(*product, c, 3000, handle=handle)
-cupy.cuda.Device().synchronize()
-for pointer in held:
-    cupy.cuda.runtime.free(pointer)
+with full_gpu(44 << 20) as left:
+    assert left < 60 << 20  # and the planes need 72 MB
+    pyblas_sgemm.sgemm(*product, c, 3000, handle=handle)
+    cupy.cuda.Device().synchronize()
 assert (c == want).all()
 """
     prints(program)

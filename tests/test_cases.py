@@ -649,29 +649,19 @@ def test_f3_same_bits_at_any_address_and_time(engine):
 @pytest.mark.gpu
 def test_g1_a_full_gpu_is_out_of_memory_and_nothing_else(gpu_alone, prints):
     program = """
-import numpy as np, cupy, pyblas_sgemm
+import cupy, pyblas_sgemm
+from full_gpu import full_gpu
 a = cupy.ones((64, 64), dtype=cupy.float32)
 c = cupy.zeros((64, 64), dtype=cupy.float32)
-held = []
-step = 1 << 34
-while step >= 1 << 20:
+with full_gpu(8 << 20) as left:
+    assert left < 16 << 20
     try:
-        if cupy.cuda.runtime.memGetInfo()[0] > step + (8 << 20):
-            held.append(cupy.cuda.runtime.malloc(step))
-            continue
-    except cupy.cuda.runtime.CUDARuntimeError:
-        pass
-    step //= 2
-assert cupy.cuda.runtime.memGetInfo()[0] < 16 << 20
-try:
-    pyblas_sgemm.matmul(a, a, out=c)
-    cupy.cuda.Device().synchronize()
-    assert (cupy.asnumpy(c) == 64).all()
-except pyblas_sgemm.AllocError as error:
-    assert any(character.isdigit() for character in str(error)), error
-    assert "memory" in str(error), error
-for pointer in held:
-    cupy.cuda.runtime.free(pointer)
+        pyblas_sgemm.matmul(a, a, out=c)
+        cupy.cuda.Device().synchronize()
+        assert (cupy.asnumpy(c) == 64).all()
+    except pyblas_sgemm.AllocError as error:
+        assert any(character.isdigit() for character in str(error)), error
+        assert "memory" in str(error), error
 pyblas_sgemm.matmul(a, a, out=c)
 assert (cupy.asnumpy(c) == 64).all()
 """
