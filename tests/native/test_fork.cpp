@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr int kForks = 300, kThreads = 2;
+constexpr int kForks = 100, kThreads = 2;
 constexpr unsigned kPatience = 10; // seconds that a child has
 
 bool multiplies(pyblasHandle_t handle) {
