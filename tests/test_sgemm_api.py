@@ -391,6 +391,15 @@ print(p.Handle().compute)
 """
     done = python(code, PYBLAS_SGEMM_COMPUTE="fp32_pedantic")
     assert (done.stdout.split(), done.stderr) == (["fp32_pedantic", "fp32", "fp32", "fp32_pedantic"], "")
+    one, other = cpu_kernels()[:2]
+    code = f"""
+import pyblas_sgemm as p
+print(p.Handle().kernel, p.Handle(kernel="{other.name}").kernel)
+print(p.selected_kernel("N", "N", 9, 9, 9).name)
+print(p.selected_kernel("N", "N", 9, 9, 9, handle=p.Handle(kernel="{other.name}")).name)
+"""
+    done = python(code, PYBLAS_SGEMM_KERNEL=one.name)
+    assert (done.stdout.split(), done.stderr) == ([one.name, other.name] * 2, "")
     done = python("import numpy as np, pyblas_sgemm as p; p.Handle()", PYBLAS_SGEMM_COMPUTE="fp64")
     assert done.returncode == 1 and "PYBLAS_SGEMM_COMPUTE" in done.stderr and "fp64" in done.stderr
 
