@@ -23,8 +23,8 @@ step() {
 step demo 60 python3 -m pyblas_sgemm
 # Tests that fill the GPU's memory or count it have it to themselves.
 step suite 400 python3 -m pytest -q -p no:cacheprovider -m gpu -n 6 .
-step alone 120 python3 -m pytest -q -p no:cacheprovider -m gpu -k "memory or full or workspace" \
-    test_batch_invariant.py test_cases.py test_graphs.py test_handle.py
+step alone 240 python3 -m pytest -q -p no:cacheprovider -m gpu -k "memory or full or workspace or elements" \
+    test_batch_invariant.py test_cases.py test_graphs.py test_handle.py test_host_arrays.py
 # The public cases once more in the other modes, and those of host arrays by way of the GPU.
 for mode in fp32_pedantic tf32; do
     step "cases-$mode" 120 env PYBLAS_SGEMM_COMPUTE=$mode python3 -m pytest -q -p no:cacheprovider -m "not large" -k gpu -n 6 test_cases.py
