@@ -246,7 +246,7 @@ Status multiply(pyblasHandle_t handle, const Call &call, Reach reach = Reach::on
         const bool on_cpu = handle->device.engine == Engine::cpu;
 #ifdef PYBLAS_HAVE_CUDA
         if (!on_cpu)
-            PYBLAS_TRY(check_fork()); // before the lock, which another thread may have held while this one forked
+            PYBLAS_TRY(check_fork());
 #endif
         std::unique_lock<std::mutex> lock(handle->mutex);
         const Settings settings = handle->settings;
@@ -646,7 +646,7 @@ pyblasStatus_t pyblasXtPredict(pyblasHandle_t handle, pyblasOperation_t transa, 
                                int64_t n, int64_t k, int64_t batchCount, double *seconds) {
 #ifdef PYBLAS_HAVE_CUDA
     if (handle && handle->device.engine == Engine::gpu)
-        PYBLAS_TRY(check_fork()); // before the lock, as for a product
+        PYBLAS_TRY(check_fork());
 #endif
     return with_handle(handle, [&] {
         if (!seconds)
