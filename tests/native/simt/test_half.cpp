@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernel.hpp"
+#include "numbers.hpp"
 #include "simulator.hpp"
 
 namespace pyblas {
@@ -17,6 +18,7 @@ KernelRows half_tile_rows();
 namespace {
 
 using namespace pyblas;
+using numbers::hash;
 using simulator::Access;
 using simulator::Region;
 
@@ -27,13 +29,6 @@ struct Case {
     int offset; // elements
     float alpha, beta;
 };
-
-uint64_t hash(uint64_t x) {
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    return x ^ (x >> 31);
-}
 
 // An integer of at most eight bits, which both types hold, and its bits.
 uint16_t bits_of_integer(Dtype type, int value) {

@@ -20,6 +20,7 @@
 #include "cost.hpp"
 #include "device/upload.hpp"
 #include "kernel.hpp"
+#include "numbers.hpp"
 #include "simulated_families.hpp"
 #include "simulator.hpp"
 
@@ -32,6 +33,7 @@ PYBLAS_SIMULATED_FAMILIES(PYBLAS_DECLARE)
 namespace {
 
 using namespace pyblas;
+using numbers::hash;
 using simulator::Access;
 using simulator::Order;
 using simulator::Region;
@@ -46,13 +48,6 @@ uint32_t bits(float value) {
     uint32_t result;
     std::memcpy(&result, &value, sizeof result);
     return result;
-}
-
-uint64_t hash(uint64_t x) {
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    return x ^ (x >> 31);
 }
 
 template <class T, size_t N>
@@ -98,12 +93,12 @@ struct Case {
 float element(Values values, uint64_t seed, int64_t batch, int64_t i, int64_t j) {
     const uint64_t random =
         hash(seed ^ hash(static_cast<uint64_t>(batch) ^ hash(static_cast<uint64_t>(i * 1000003 + j))));
-    const float uniform = static_cast<float>(static_cast<int64_t>(random >> 40) - (1 << 23)) / (1 << 23);
+    const float uniform = numbers::uniform(random);
     switch (values) {
     case Values::uniform:
         break;
     case Values::wide:
-        return std::ldexp(uniform, static_cast<int>(random % 41) - 20);
+        return numbers::wide(random, 20);
     case Values::integers:
         return static_cast<float>(static_cast<int>(random % 17) - 8);
     case Values::special:

@@ -9,23 +9,18 @@
 #include <string>
 #include <vector>
 
+#include "numbers.hpp"
 #include "simulator.hpp"
 #include "tensor/pack.hpp"
 
 namespace {
 
 using namespace pyblas;
+using numbers::hash;
 using simulator::Access;
 using simulator::Region;
 
 int failures = 0;
-
-uint64_t hash(uint64_t x) {
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    return x ^ (x >> 31);
-}
 
 // ---- cases ---------------------------------------------------------------------------------------------------------
 
@@ -56,14 +51,14 @@ struct Case {
 
 float element(Values values, uint64_t seed, int64_t k, int64_t depth) {
     const uint64_t random = hash(seed);
-    const float uniform = static_cast<float>(static_cast<int64_t>(random >> 40) - (1 << 23)) / (1 << 23);
+    const float uniform = numbers::uniform(random);
     switch (values) {
     case Values::uniform:
         break;
     case Values::wide:
-        return std::ldexp(uniform, static_cast<int>(random % 41) - 20);
+        return numbers::wide(random, 20);
     case Values::wider:
-        return std::ldexp(uniform, static_cast<int>(random % 121) - 60);
+        return numbers::wide(random, 60);
     case Values::graded:
         return std::ldexp(uniform, -static_cast<int>(30 * k / depth));
     case Values::integers:
