@@ -37,6 +37,13 @@ __device__ __forceinline__ void wait_for_predecessors() {
 #endif
 }
 
+// A barrier of so many threads, whole warps of them, that have this number to themselves; 0 is __syncthreads().
+template <int Threads>
+__device__ __forceinline__ void meet(int number) {
+    static_assert(Threads % 32 == 0, "whole warps");
+    asm volatile("barrier.sync %0, %1;" ::"r"(number), "n"(Threads) : "memory");
+}
+
 // threadIdx.x, asked for anew: what is computed from it does not wait in registers since the kernel's start.
 __device__ __forceinline__ int thread_anew() {
     int thread;
@@ -358,11 +365,7 @@ __device__ __forceinline__ bool any_of_warpgroup(int number, bool fact) {
     return any != 0;
 }
 
-// A barrier of two warpgroups.
-__device__ __forceinline__ void sync_pair(int number) {
-    asm volatile("barrier.sync %0, 256;" ::"r"(number) : "memory");
-}
-// Counts for the other of the two, and waits for nothing.
+// Counts for the other of two warpgroups that meet, and waits for nothing.
 __device__ __forceinline__ void arrive_at_pair(int number) {
     asm volatile("barrier.arrive %0, 256;" ::"r"(number) : "memory");
 }

@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     if (thread == 0) {
         for (int slot = 0; slot < Parts::kStages; ++slot) {
             ptx::init_barrier(come + slot, plan.mapped ? 1 : Tile::kThreads);
-            ptx::init_barrier(left + slot, Tile::kThreads / 32);
+            ptx::init_barrier(left + slot, Tile::kThreads);
         }
         ptx::publish_barriers();
     }
@@ -380,9 +380,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                     multiply_quads<Held, Streamed>(tile_held, place_held, tile_streamed, place_streamed, step, sum);
                 }
             }
-            __syncwarp();
-            if (thread % 32 == 0)
-                ptx::arrive(left + read);
+            ptx::arrive(left + read);
             if (++read == Parts::kStages)
                 read = 0, parity ^= 1;
         }

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     if (thread == 0) {
         for (int slot = 0; slot < kRing; ++slot) {
             ptx::init_barrier(come + slot, boxes.mapped ? 1 : Tile::kThreads);
-            ptx::init_barrier(left + slot, kWarps);
+            ptx::init_barrier(left + slot, Tile::kThreads);
         }
         ptx::publish_barriers();
     }
@@ -186,9 +186,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         }
 
         // advance
-        __syncwarp();
-        if (thread % 32 == 0)
-            ptx::arrive(left + slot);
+        ptx::arrive(left + slot);
         if (++slot == kRing)
             slot = 0, parity ^= 1;
     }

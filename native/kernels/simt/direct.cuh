@@ -548,7 +548,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     if (thread == 0) {
         for (int slot = 0; slot < kRing; ++slot) {
             ptx::init_barrier(come + slot, kFeeders);
-            ptx::init_barrier(left + slot, Tile::kMultipliers / 32);
+            ptx::init_barrier(left + slot, Tile::kMultipliers);
         }
         ptx::publish_barriers();
     }
@@ -587,13 +587,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                 slot = 0, parity ^= 1, again = true;
         }
         ptx::launch_dependents();
-        // The block's barriers of the others.
-        meet();
-        meet();
-        if (cut.ranges > 1 && cut.arrivals) {
-            meet();
-            meet();
-        }
     } else {
         // multiply
         ptx::take_registers<216>();
@@ -622,17 +615,15 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
             }
 
             // advance
-            __syncwarp();
-            if (thread % 32 == 0)
-                ptx::arrive(left + slot);
+            ptx::arrive(left + slot);
             if (++slot == kRing)
                 slot = 0, parity ^= 1;
         }
 
         // add up the groups, and store
-        meet(); // everybody is done with the slots
+        meet<Tile, Tile::kMultipliers>(); // everybody is done with the slots
         leave_sums<Tile, ContiguousX, ContiguousS>(mine, thread % 32, smem, acc);
-        meet();
+        meet<Tile, Tile::kMultipliers>();
         store_sums<Tile, Layout::kWarpsK, Tile::kMultipliers>(problem, cut, place, smem);
     }
 #endif

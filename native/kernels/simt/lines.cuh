@@ -314,9 +314,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                 slot = 0, parity ^= 1, again = true;
         }
         ptx::launch_dependents();
-        // The block's barriers of the others.
-        meet();
-        meet();
     } else {
         // multiply
         ptx::take_registers<216>();
@@ -339,9 +336,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         }
 
         // add up the groups, and store
-        meet(); // everybody is done with the slots
+        meet<Tile, Tile::kMultipliers>(); // everybody is done with the slots
         leave_group<Tile>(lane_x, lane_s, group, smem, acc);
-        meet();
+        meet<Tile, Tile::kMultipliers>();
         store_sums<Tile, Tile::kGroups, Tile::kMultipliers>(problem, cut, place, smem);
     }
 #endif

@@ -245,14 +245,17 @@ struct SliceOutputs {
     }
 };
 
-// All threads of the block, wherever they come from.
+// The block's first so many threads meet. Others that only copy have a way of their own, and may have left.
+template <class Tile, int Threads>
 __device__ __forceinline__ void meet() {
-    __syncthreads();
+    if constexpr (Threads == Tile::kThreads)
+        __syncthreads();
+    else
+        ptx::meet<Threads>(1);
 }
 
 // Adds up the Sums that a block has of each output, [sum][s][x] in rows of kSumRow, and stores them: in C, or where the
-// range's partial sums are. The last one to store adds those. Threads of the block are here; where cut says so, the
-// others come to two barriers.
+// range's partial sums are. The last one to store adds those. So many threads of the block are here.
 template <class Tile, int Sums, int Threads>
 __device__ __forceinline__ void store_sums(const Problem &problem, const Slices &cut, const SlicePlace<Tile> &place,
                                            float *smem) {
@@ -290,10 +293,10 @@ __device__ __forceinline__ void store_sums(const Problem &problem, const Slices 
     if constexpr (Tile::kAddsRanges) {
         if (!split || !cut.arrivals)
             return;
-        meet();
+        meet<Tile, Threads>();
         if (threadIdx.x == 0)
             smem[0] = ptx::arrive(cut.arrivals + place.tile, static_cast<uint32_t>(cut.ranges - 1)) ? 1.0f : 0.0f;
-        meet();
+        meet<Tile, Threads>();
         if (smem[0] == 0.0f)
             return;
         const bool wide_c = outputs.wide(c, problem.c.ld);

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(Tile::kAll, 1)
     if (thread == 0) {
         for (int slot = 0; slot < Tile::kTeams * Parts::kSlots; ++slot) {
             ptx::init_barrier(come + slot, plan.mapped ? 1 : Tile::kFeeders);
-            ptx::init_barrier(left + slot, Tile::kTeamThreads / 32);
+            ptx::init_barrier(left + slot, Tile::kTeamThreads);
         }
         ptx::publish_barriers();
     }
@@ -161,9 +161,7 @@ __global__ void __launch_bounds__(Tile::kAll, 1)
             for (int step = 0; step < steps; ++step)
                 multiply_quads<Held, Streamed>(Tile::kHoldsN ? tile_b : tile_a, place_held,
                                                Tile::kHoldsN ? tile_a : tile_b, place_streamed, step, sum);
-            __syncwarp();
-            if (thread % 32 == 0)
-                ptx::arrive(left + turn.slot);
+            ptx::arrive(left + turn.slot);
         }
 
         // store

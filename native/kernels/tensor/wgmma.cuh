@@ -483,7 +483,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                     exchange[(i * 2 + group) * 128 + thread] =
                         group == 0 ? float2{four[2], four[3]} : float2{four[0], four[1]};
                 }
-                ptx::sync_pair(kPairBarrier);
+                ptx::meet<256>(kPairBarrier);
 #pragma unroll
                 for (int i = 0; i < Tile::kPieces * kPairs; ++i) {
                     const float2 other = exchange[(i * 2 + 1 - group) * 128 + thread];
@@ -494,7 +494,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #pragma unroll
                     for (int piece = 0; piece < Tile::kPieces; ++piece)
                         store_half(piece, group, kept[piece], 2);
-                ptx::sync_pair(kPairBarrier); // before the next tile's sums and powers
+                ptx::meet<256>(kPairBarrier); // before the next tile's sums and powers
             } else if (whole(total)) {
 #pragma unroll
                 for (int i = 0; i < Tile::kPieces * 2; ++i)

@@ -635,7 +635,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                     ptx::fence_operand(high);
                     ptx::fence_operand(low);
                     ptx::fence_operand(lowered);
-                    ptx::sync_pair(kTurnBarrier + group);
+                    ptx::meet<256>(kTurnBarrier + group);
                     ptx::fence_accumulators(acc);
                     multiply(low, plane_high, false);
                     multiply(lowered, plane_low, true);
@@ -655,7 +655,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                     part.split<false>(powers, &high, &low);
                     ptx::fence_operand(high);
                     ptx::fence_operand(low);
-                    ptx::sync_pair(kTurnBarrier + group);
+                    ptx::meet<256>(kTurnBarrier + group);
                     ptx::fence_accumulators(acc);
                     multiply(low, plane_high, false);
                     multiply(high, plane_low, true);

@@ -28,6 +28,7 @@ namespace {
 constexpr size_t kStackBytes = 64 * 1024;
 constexpr int kSharedWithoutOptIn = 48 * 1024, kMostShared = 227 * 1024;
 constexpr int kMostBlocks = 8;          // of a cluster
+constexpr int kNumberedBarriers = 16;   // of a block; number 0 is __syncthreads()
 constexpr unsigned char kPoison = 0xff; // floats become NaN
 
 struct Site {
@@ -526,6 +527,24 @@ bool phase_is_over(const void *address, uint32_t parity, const void *code) {
     for (int warp = 0; warp < 32; ++warp)
         fiber.awaited_warps[warp] = std::max(fiber.awaited_warps[warp], barrier.warps_over[warp]);
     return true;
+}
+
+// As a barrier in shared memory would have it, which nobody has to make.
+void meet(int number, int count, const void *code) {
+    if (number < 1 || number >= kNumberedBarriers || count % warpSize != 0 || count > threads)
+        raise(FaultKind::barrier, "barrier %d of %d threads, at %s", number, count, place(code).c_str());
+    static const char keys[kMostBlocks][kNumberedBarriers] = {};
+    const void *const key = &keys[rank()][number];
+    MemoryBarrier &barrier = memory_barriers[key];
+    if (barrier.expected == 0)
+        barrier.expected = barrier.missing = count;
+    else if (barrier.expected != count)
+        raise(FaultKind::barrier, "barrier %d is of %d threads and of %d, at %s", number, barrier.expected, count,
+              place(code).c_str());
+    const uint32_t parity = barrier.phase % 2;
+    arrive_at(key, false, code);
+    while (!phase_is_over(key, parity, code)) {
+    }
 }
 
 // A box in quads of floats, and one by one where the tensor ends within a quad; zeros for those outside. Quads of a

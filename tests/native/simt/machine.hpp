@@ -96,6 +96,9 @@ void arrive_at(const void *barrier, bool after_copies, const void *code);
 bool phase_is_over(const void *barrier, uint32_t parity, const void *code);
 void copy_box(float *shared, const CUtensorMap &map, const int (&first)[4], const void *barrier, const void *code);
 
+// A barrier of the block that so many of its threads meet at, whole warps of them.
+void meet(int number, int threads, const void *code);
+
 // Clusters: all threads that have not exited meet.
 void arrive_at_cluster();
 void wait_for_cluster(const void *code);

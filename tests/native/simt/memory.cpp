@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 
 namespace pyblas::simulator {
 
@@ -18,15 +19,19 @@ constexpr size_t kTracked = size_t{1} << 28; // bytes
 
 std::vector<Region *> regions;
 
-// Ticks from a block's start to its last barrier before it arrived at a counter.
+// Ticks from a block's start to its last barrier before it arrived at a counter, and to where the thread that arrived
+// had waited for each of the others.
 struct Before {
     uint32_t begin, end;
+    std::vector<uint32_t> awaited;
 
-    bool holds(uint32_t tick) const { return tick >= begin && tick < end; }
+    bool holds(uint32_t tick, int thread) const {
+        return tick >= begin && (tick < end || tick < awaited[static_cast<size_t>(thread)]);
+    }
 };
-std::map<uintptr_t, std::vector<Before>> arrivals; // by counter, of the launch
+std::map<uintptr_t, std::vector<std::shared_ptr<const Before>>> arrivals; // by counter, of the launch
 struct Met {
-    Before before;
+    std::shared_ptr<const Before> before;
     uint32_t when; // the running block's thread met it
     int thread;
 };
@@ -53,16 +58,17 @@ bool same_warp(int a, int b) {
     return a / 32 == b / 32;
 }
 
-// Whether another block did it before it arrived, and this one knows.
-bool before_arrival(uint32_t tick) {
+// Whether that thread of another block did it before it arrived, and this one knows.
+bool before_counted(uint32_t tick, int thread) {
     return std::any_of(met.begin(), met.end(), [&](const Met &other) {
-        return other.before.holds(tick) && (other.thread == running.thread || other.when < ticks.barrier);
+        return other.before->holds(tick, thread) && (other.thread == running.thread || other.when < ticks.barrier ||
+                                                     other.when < ticks.awaited[other.thread]);
     });
 }
 
-// Whether all threads of the block have met since. Blocks are ordered by counters alone.
+// Whether all threads of the block have met since.
 bool before_barrier(uint32_t tick) {
-    return tick < ticks.launch || (tick >= ticks.block ? tick < ticks.barrier : before_arrival(tick));
+    return tick < ticks.launch || (tick >= ticks.block && tick < ticks.barrier);
 }
 
 bool before_warp_barrier(uint32_t tick, int other) {
@@ -77,6 +83,8 @@ bool before_arrival(uint32_t tick, int other) {
 
 // Whether what another thread, or this one, did at that tick comes before what the running thread does now.
 bool ordered(uint32_t tick, int other) {
+    if (tick >= ticks.launch && tick < ticks.block) // blocks are ordered by counters alone
+        return other != kSeen && before_counted(tick, other);
     return before_barrier(tick) || before_warp_barrier(tick, other) || before_arrival(tick, other) ||
            (tick >= ticks.block && other == running.thread);
 }
@@ -88,7 +96,9 @@ bool others_ordered(const Word &word) {
                (word.read_by_others < *std::max_element(ticks.awaited, ticks.awaited + kMostThreads) ||
                 word.read_by_others < *std::max_element(ticks.awaited_warps, ticks.awaited_warps + 32));
     };
-    return word.others == Word::Others::none || before_barrier(word.read_by_others) || awaited() ||
+    const bool counted = word.read_by_others >= ticks.launch && word.read_by_others < ticks.block &&
+                         before_counted(word.read_by_others, word.reader);
+    return word.others == Word::Others::none || before_barrier(word.read_by_others) || counted || awaited() ||
            (word.others == Word::Others::warp && before_warp_barrier(word.read_by_others, word.reader));
 }
 
@@ -233,10 +243,11 @@ bool arrive(uint32_t *counter, uint32_t others, const void *code) {
         Word *const word = region->words.empty() ? nullptr : &region->words[address / 4 - region->begin / 4];
         if (word && !word->written && region->content == Content::undefined)
             raise_at(FaultKind::uninitialised, touched, address, "a counter that nobody has set");
-        std::vector<Before> &before = arrivals[address];
-        for (const Before &other : before)
+        std::vector<std::shared_ptr<const Before>> &before = arrivals[address];
+        for (const std::shared_ptr<const Before> &other : before)
             met.push_back({other, ticks.now, running.thread});
-        before.push_back({ticks.block, ticks.barrier});
+        before.push_back(std::make_shared<const Before>(
+            Before{ticks.block, ticks.barrier, {ticks.awaited, ticks.awaited + kMostThreads}}));
         ++ticks.now; // what meets it comes later
         if (word) {
             word->written = ticks.now;

@@ -19,6 +19,11 @@ inline int thread_anew() {
     return static_cast<int>(threadIdx.x);
 }
 
+template <int Threads>
+__attribute__((always_inline)) inline void meet(int number) {
+    simulator::meet(number, Threads, __builtin_return_address(0));
+}
+
 template <int Bytes>
 __attribute__((always_inline)) inline void copy_async(float *shared, const float *global, bool valid) {
     static_assert(Bytes == 4 || Bytes == 16, "one float or four");

@@ -81,6 +81,23 @@ __global__ void divergent_barrier(const float *in, float *out) {
     }
 }
 
+// One of two warps exchanges what it has written; the other has nothing to do with it.
+enum Numbered { they_meet, half_of_them, none_of_them, all_of_the_block };
+
+template <Numbered numbered>
+__global__ void some_threads_meet(const float *in, float *out) {
+    __shared__ float smem[kThreads];
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread >= kThreads / (numbered == half_of_them ? 4 : 2))
+        return;
+    smem[thread] = in[thread];
+    if (numbered == they_meet || numbered == half_of_them)
+        ptx::meet<kThreads / 2>(1);
+    if (numbered == all_of_the_block)
+        ptx::meet<kThreads>(1);
+    out[thread] = smem[kThreads / 2 - 1 - thread];
+}
+
 template <Twin twin>
 __global__ void exit_before_barrier(const float *in, float *out) {
     const int thread = static_cast<int>(threadIdx.x);
@@ -454,6 +471,10 @@ int main() {
         EXPECT_TWINS(race, 2, two_blocks_write, out);
         EXPECT_TWINS(barrier, 1, divergent_barrier, in, out);
         EXPECT_TWINS(barrier, 1, exit_before_barrier, in, out);
+        EXPECT(none, 1, some_threads_meet<they_meet>, in, out);
+        EXPECT(barrier, 1, some_threads_meet<half_of_them>, in, out);
+        EXPECT_EITHER(race, uninitialised, 1, some_threads_meet<none_of_them>, in, out);
+        EXPECT(barrier, 1, some_threads_meet<all_of_the_block>, in, out);
         EXPECT_TWINS(race, 1, warp_exchange, in, out);
         EXPECT_TWINS(race, 1, exchange_between_warps, in, out);
         EXPECT_TWINS(barrier, 1, exited_lanes, in, out);
