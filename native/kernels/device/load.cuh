@@ -29,6 +29,19 @@ PYBLAS_HOST_DEVICE inline View view_b(const Problem &problem, int64_t batch) {
     return {problem.b.matrix(batch), contiguous ? 1 : problem.b.ld, contiguous ? problem.b.ld : 1};
 }
 
+// One product's operands as x and s, the side of rows of C and that of columns, or the other way round. Without depth
+// they are nothing: then neither they nor arrays of pointers to them may be read.
+struct Sides {
+    View x = {}, s = {};
+
+    __device__ __forceinline__ Sides(const Problem &problem, bool x_is_rows, int64_t batch, int64_t depth) {
+        if (depth > 0) {
+            const View a = view_a(problem, batch), b = view_b(problem, batch);
+            x = x_is_rows ? a : b, s = x_is_rows ? b : a;
+        }
+    }
+};
+
 // The smaller of what is left of an extent and a tile's side, as an int.
 __device__ __forceinline__ int part(int64_t left, int side) {
     return left < side ? static_cast<int>(left) : side;

@@ -10,6 +10,7 @@
 #include "../device/load.cuh"
 #include "../device/ptx.cuh"
 #include "../device/quads.cuh"
+#include "../device/ring.cuh"
 #include "../device/tensor_maps.cuh"
 #include "../device/tile.cuh"
 #include "kernel.hpp"
@@ -255,13 +256,12 @@ __device__ __forceinline__ void copy_box_by_threads(float *tile, const float *so
     }
 }
 
-// Where a stage's boxes come from, and when they are there.
-template <class Tile, class Parts>
-__device__ __forceinline__ void load_boxes(const Problem &problem, const BoxPlan &plan, int number, int k, float *stage,
-                                           uint64_t *come) {
+// Where a stage's boxes come from, and when they are there: asked for by one thread, or copied by so many.
+template <class Tile, class Parts, int Threads>
+__device__ __forceinline__ void load_boxes(const Problem &problem, const BoxPlan &plan, const BoxPlace &place, int k,
+                                           int thread, float *stage, uint64_t *come) {
     using A = typename Parts::A;
     using B = typename Parts::B;
-    const BoxPlace place = place_box(plan, number);
     const int row = place.row * Tile::BM, column = place.column * Tile::BN;
     float *const tile_b = stage + Parts::kFloatsA;
     if (plan.mapped) {
@@ -273,11 +273,11 @@ __device__ __forceinline__ void load_boxes(const Problem &problem, const BoxPlan
         ptx::copy_box(tile_b, &plan.b.map, B::kContiguous ? column : k, B::kContiguous ? k : column, 0, batch_b, come);
         ptx::arrive(come);
     } else {
-        const int k_left = static_cast<int>(problem.k) - k, thread = static_cast<int>(threadIdx.x);
-        copy_box_by_threads<Tile::kThreads, A>(stage, view_a(problem, place.batch).at(row, k), problem.a.ld,
-                                               static_cast<int>(problem.m) - row, k_left, thread);
-        copy_box_by_threads<Tile::kThreads, B>(tile_b, view_b(problem, place.batch).at(column, k), problem.b.ld,
-                                               static_cast<int>(problem.n) - column, k_left, thread);
+        const int k_left = static_cast<int>(problem.k) - k;
+        copy_box_by_threads<Threads, A>(stage, view_a(problem, place.batch).at(row, k), problem.a.ld,
+                                        static_cast<int>(problem.m) - row, k_left, thread);
+        copy_box_by_threads<Threads, B>(tile_b, view_b(problem, place.batch).at(column, k), problem.b.ld,
+                                        static_cast<int>(problem.n) - column, k_left, thread);
         ptx::arrive_after_copies(come);
     }
 }
@@ -295,15 +295,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     // place
     const int thread = static_cast<int>(threadIdx.x);
     float *const smem = reinterpret_cast<float *>(dynamic_shared());
-    uint64_t *const come = reinterpret_cast<uint64_t *>(smem + Parts::kStages * Parts::kStageFloats);
-    uint64_t *const left = come + Parts::kStages;
-    if (thread == 0) {
-        for (int slot = 0; slot < Parts::kStages; ++slot) {
-            ptx::init_barrier(come + slot, plan.mapped ? 1 : Tile::kThreads);
-            ptx::init_barrier(left + slot, Tile::kThreads);
-        }
-        ptx::publish_barriers();
-    }
+    const Ring ring = open_ring<Parts::kStages>(smem + Parts::kStages * Parts::kStageFloats,
+                                                plan.mapped ? 1 : Tile::kThreads, Tile::kThreads);
     __syncthreads();
     if (plan.asks_early && static_cast<int>(blockIdx.x) < plan.tiles) {
         const BoxPlace place = place_box(plan, static_cast<int>(blockIdx.x));
@@ -332,9 +325,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         const int tiles_on = static_cast<int>(static_cast<unsigned>(stage) / static_cast<unsigned>(tile_stages));
         number += tiles_on * plan.blocks;
         if (number < plan.tiles) {
-            ptx::wait(left + slot, parity);
-            load_boxes<Tile, Parts>(problem, plan, number, (stage - tiles_on * tile_stages) * Tile::BK,
-                                    smem + slot * Parts::kStageFloats, come + slot);
+            ptx::wait(ring.left + slot, parity);
+            load_boxes<Tile, Parts, Tile::kThreads>(problem, plan, place_box(plan, number),
+                                                    (stage - tiles_on * tile_stages) * Tile::BK, thread,
+                                                    smem + slot * Parts::kStageFloats, ring.come + slot);
         }
     };
     int number = static_cast<int>(blockIdx.x);
@@ -348,8 +342,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     using Held = std::conditional_t<Tile::kHoldsN, B, A>;
     using Streamed = std::conditional_t<Tile::kHoldsN, A, B>;
     const int place_held = Tile::kHoldsN ? place_b : place_a, place_streamed = Tile::kHoldsN ? place_a : place_b;
-    int read = 0;
-    uint32_t parity = 0;
+    Turn turn{0, 0};
     for (; number < plan.tiles; number += plan.blocks) {
         // multiply; threads whose outputs are all outside only take part in what the others wait for
         const BoxPlace place = place_box(plan, number);
@@ -359,12 +352,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         float acc[Tile::TN][Tile::TM] = {};
         const auto sum = [&](int i, int j) -> float & { return Tile::kHoldsN ? acc[i][j] : acc[j][i]; };
 #pragma unroll 1
-        for (int stage = 0; stage < tile_stages; ++stage) {
+        for (int stage = 0; stage < tile_stages; ++stage, turn.next(Parts::kStages)) {
             if (loads)
-                load(number, stage + Parts::kStages - 1, read == 0 ? Parts::kStages - 1 : read - 1,
-                     parity ^ (read == 0));
-            ptx::wait(come + read, parity);
-            const float *const tile = smem + read * Parts::kStageFloats;
+                load(number, stage + Parts::kStages - 1, turn.slot == 0 ? Parts::kStages - 1 : turn.slot - 1,
+                     turn.parity ^ (turn.slot == 0));
+            ptx::wait(ring.come + turn.slot, turn.parity);
+            const float *const tile = smem + turn.slot * Parts::kStageFloats;
             const float *const tile_held = tile + (Tile::kHoldsN ? Parts::kFloatsA : 0);
             const float *const tile_streamed = tile + (Tile::kHoldsN ? 0 : Parts::kFloatsA);
             if constexpr (!Tile::kTight) {
@@ -380,9 +373,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                     multiply_quads<Held, Streamed>(tile_held, place_held, tile_streamed, place_streamed, step, sum);
                 }
             }
-            ptx::arrive(left + read);
-            if (++read == Parts::kStages)
-                read = 0, parity ^= 1;
+            ptx::arrive(ring.left + turn.slot); // each lane for itself
         }
         if (number + plan.blocks >= plan.tiles)
             ptx::launch_dependents();

@@ -9,6 +9,7 @@
 //     | t16| t17| ...         to registers               +------+
 #pragma once
 
+#include "../device/ring.cuh"
 #include "slices.cuh"
 
 namespace pyblas {
@@ -345,17 +346,16 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     float acc[Tile::TS][Tile::TX] = {};
     const int64_t depth = min(scalars.depth() - place.k_begin, cut.range);
     if (depth > 0) {
-        const View a = view_a(problem, place.batch), b = view_b(problem, place.batch);
-        const View view_x = cut.x_is_rows ? a : b, view_s = cut.x_is_rows ? b : a;
+        const Sides sides(problem, cut.x_is_rows, place.batch, depth);
 
         // load: the first steps of the large operand, all stages but one of the small one
-        DirectStream<Tile, ContiguousX> stream(view_x, place.x0, place.k_begin, mine, place.x_left, depth);
+        DirectStream<Tile, ContiguousX> stream(sides.x, place.x0, place.k_begin, mine, place.x_left, depth);
         float values[Tile::kAhead][4 * Tile::TX];
 #pragma unroll
         for (int step = 0; step < Tile::kAhead; ++step)
             stream.next(values[step]);
-        SmallStream<Tile, ContiguousX, ContiguousS, Tile::kThreads> small(view_s, place.s0, place.k_begin, place.s_left,
-                                                                          thread);
+        SmallStream<Tile, ContiguousX, ContiguousS, Tile::kThreads> small(sides.s, place.s0, place.k_begin,
+                                                                          place.s_left, thread);
         int64_t k_left = depth; // not yet asked for
         const auto load = [&](float *stage) {
             if (k_left > 0)
@@ -396,13 +396,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
             // advance
             read = read + 1 == cut.ring ? 0 : read + 1;
         }
-        __syncthreads();
     }
 
     // add up the groups, and store
-    leave_sums<Tile, ContiguousX, ContiguousS>(mine, thread % 32, smem, acc);
-    __syncthreads();
-    store_sums<Tile, Layout::kWarpsK, Tile::kThreads>(problem, cut, place, smem);
+    end_walk<Tile, Layout::kWarpsK, Tile::kThreads>(
+        problem, cut, place, smem, [&] { leave_sums<Tile, ContiguousX, ContiguousS>(mine, thread % 32, smem, acc); });
 }
 
 template <class Tile>
@@ -542,16 +540,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     const SlicePlace<Tile> place(cut);
     const int thread = static_cast<int>(threadIdx.x);
     ask_early<Tile, ContiguousX>(problem, cut, place);
-    uint64_t *const come = reinterpret_cast<uint64_t *>(dynamic_shared());
-    uint64_t *const left = come + kRing;
+    const Ring ring = open_ring<kRing>(dynamic_shared(), kFeeders, Tile::kMultipliers);
     float *const smem = reinterpret_cast<float *>(dynamic_shared()) + Tile::kBarrierFloats;
-    if (thread == 0) {
-        for (int slot = 0; slot < kRing; ++slot) {
-            ptx::init_barrier(come + slot, kFeeders);
-            ptx::init_barrier(left + slot, Tile::kMultipliers);
-        }
-        ptx::publish_barriers();
-    }
     // Columns that the small operand does not have are not copied.
     if (place.s_left < Tile::BS)
         for (int slot = 0; slot < kRing; ++slot)
@@ -563,28 +553,22 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     if (!place.exists || scalars.idle())
         return;
     const int64_t depth = min(scalars.depth() - place.k_begin, cut.range);
-    int slot = 0;
     if (thread >= Tile::kMultipliers) {
         // load
         ptx::give_registers_back<72>();
         const int feeder = thread - Tile::kMultipliers;
-        const View a = view_a(problem, place.batch), b = view_b(problem, place.batch);
-        const View view_x = cut.x_is_rows ? a : b, view_s = cut.x_is_rows ? b : a;
-        FedStream<Tile, ContiguousX> large(view_x, place.x0, place.k_begin, place.x_left, feeder);
-        SmallStream<Tile, ContiguousX, ContiguousS, kFeeders> small(view_s, place.s0, place.k_begin, place.s_left,
+        const Sides sides(problem, cut.x_is_rows, place.batch, depth);
+        FedStream<Tile, ContiguousX> large(sides.x, place.x0, place.k_begin, place.x_left, feeder);
+        SmallStream<Tile, ContiguousX, ContiguousS, kFeeders> small(sides.s, place.s0, place.k_begin, place.s_left,
                                                                     feeder);
-        uint32_t parity = 1;
-        bool again = false; // the slot has been used
-        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK) {
-            if (again)
-                ptx::wait(left + slot, parity);
-            float *const stage = smem + slot * kStageFloats;
+        Turn turn{0, 1};
+        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK, turn.next(kRing)) {
+            ptx::wait(ring.left + turn.slot, turn.parity);
+            float *const stage = smem + turn.slot * kStageFloats;
             const int k = part(k_left, Tile::BK);
             large.next(stage, k);
             small.next_there(stage + Tile::kLargeFloats, k);
-            ptx::arrive_after_copies(come + slot);
-            if (++slot == kRing)
-                slot = 0, parity ^= 1, again = true;
+            ptx::arrive_after_copies(ring.come + turn.slot);
         }
         ptx::launch_dependents();
     } else {
@@ -594,11 +578,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         const int reader = FedStream<Tile, ContiguousX>::reader(thread);
         const int first_small = Tile::kLargeFloats + mine.template first_small<ContiguousS>();
         float acc[Tile::TS][Tile::TX] = {};
-        uint32_t parity = 0;
+        Turn turn{0, 0};
 #pragma unroll 1
-        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK) {
-            ptx::wait(come + slot, parity);
-            const float *const stage = smem + slot * kStageFloats;
+        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK, turn.next(kRing)) {
+            ptx::wait(ring.come + turn.slot, turn.parity);
+            const float *const stage = smem + turn.slot * kStageFloats;
 #pragma unroll 1
             for (int step = 0; step < Tile::kSteps; ++step) {
                 float values[4 * Tile::TX];
@@ -613,18 +597,13 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                     stage + first_small + Layout::template at<ContiguousS>(step * Tile::kStep, 0);
                 multiply_step<Tile, ContiguousX, ContiguousS>(values, quads_of<Layout, ContiguousS>(smem_s), acc);
             }
-
-            // advance
-            ptx::arrive(left + slot);
-            if (++slot == kRing)
-                slot = 0, parity ^= 1;
+            ptx::arrive(ring.left + turn.slot); // each lane for itself
         }
 
         // add up the groups, and store
-        meet<Tile, Tile::kMultipliers>(); // everybody is done with the slots
-        leave_sums<Tile, ContiguousX, ContiguousS>(mine, thread % 32, smem, acc);
-        meet<Tile, Tile::kMultipliers>();
-        store_sums<Tile, Layout::kWarpsK, Tile::kMultipliers>(problem, cut, place, smem);
+        end_walk<Tile, Layout::kWarpsK, Tile::kMultipliers>(problem, cut, place, smem, [&] {
+            leave_sums<Tile, ContiguousX, ContiguousS>(mine, thread % 32, smem, acc);
+        });
     }
 #endif
 }

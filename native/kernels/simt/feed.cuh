@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../device/ptx.cuh"
+#include "../device/ring.cuh"
 #include "../device/tensor_maps.cuh"
 
 namespace pyblas {
@@ -52,17 +53,6 @@ struct Side {
 };
 
 #if PYBLAS_HAS_WGMMA
-
-// Where a warp stands in the ring of slots: parity 1 for who fills them, 0 for who reads.
-struct Turn {
-    int slot;
-    uint32_t parity;
-
-    __device__ __forceinline__ void next(int count, int step = 1) {
-        for (slot += step; slot >= count; slot -= count)
-            parity ^= 1;
-    }
-};
 
 // One operand of a block, from its first x and k on.
 template <int X, int BK>

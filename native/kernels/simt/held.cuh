@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     const int output = own * kLeft; // the first that the lane is left with
     const int first_s = output % BS, first_x = output / BS;
     const int k_left = static_cast<int>(epilogue.depth()) - 4 * own;
-    const View a = view_a(problem, 0), b = view_b(problem, 0);
-    const View view_x = cut.x_is_rows ? a : b, view_s = cut.x_is_rows ? b : a;
+    const Sides sides(problem, cut.x_is_rows, 0, epilogue.depth());
+    const View view_x = sides.x, view_s = sides.s;
     float small[BS][4];
 #pragma unroll
     for (int j = 0; j < BS; ++j)

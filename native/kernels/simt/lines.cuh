@@ -10,6 +10,7 @@
 // Ranges of k, their sums and where they go are those of slices.cuh.
 #pragma once
 
+#include "../device/ring.cuh"
 #include "slices.cuh"
 
 namespace pyblas {
@@ -189,9 +190,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     float acc[Tile::TS][Tile::TX] = {};
     int64_t k_left = min(scalars.depth() - place.k_begin, cut.range); // not yet asked for
     if (k_left > 0) {
-        const View a = view_a(problem, place.batch), b = view_b(problem, place.batch);
-        StreamX stream_x(a, place.x0, place.k_begin, cut.extent_x, problem.k, place.x_left, thread);
-        StreamS stream_s(b, place.s0, place.k_begin, cut.extent_s, problem.k, place.s_left, thread);
+        const Sides sides(problem, cut.x_is_rows, place.batch, k_left);
+        StreamX stream_x(sides.x, place.x0, place.k_begin, cut.extent_x, problem.k, place.x_left, thread);
+        StreamS stream_s(sides.s, place.s0, place.k_begin, cut.extent_s, problem.k, place.s_left, thread);
         const typename StreamX::template Reader<Tile::kLanesX, Tile::TX> reader_x(stream_x, lane_x);
         const typename StreamS::template Reader<Tile::kLanesS, Tile::TS> reader_s(stream_s, lane_s);
         int64_t left = k_left; // not yet multiplied
@@ -236,12 +237,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         }
     }
     ptx::launch_dependents();
-    __syncthreads();
 
     // add up the groups, and store
-    leave_group<Tile>(lane_x, lane_s, group, smem, acc);
-    __syncthreads();
-    store_sums<Tile, Tile::kGroups, Tile::kThreads>(problem, cut, place, smem);
+    end_walk<Tile, Tile::kGroups, Tile::kThreads>(problem, cut, place, smem,
+                                                  [&] { leave_group<Tile>(lane_x, lane_s, group, smem, acc); });
 }
 
 template <class Tile>
@@ -276,42 +275,29 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     // place
     const SlicePlace<Tile> place(cut);
     const int thread = static_cast<int>(threadIdx.x);
-    uint64_t *const come = reinterpret_cast<uint64_t *>(dynamic_shared());
-    uint64_t *const left = come + kRing;
+    const Ring ring = open_ring<kRing>(dynamic_shared(), Tile::kCopiers, Tile::kMultipliers);
     float *const smem = reinterpret_cast<float *>(dynamic_shared()) + Tile::kBarrierFloats;
-    if (thread == 0) {
-        for (int slot = 0; slot < kRing; ++slot) {
-            ptx::init_barrier(come + slot, Tile::kCopiers);
-            ptx::init_barrier(left + slot, Tile::kMultipliers);
-        }
-        ptx::publish_barriers();
-    }
     __syncthreads();
     ptx::wait_for_predecessors();
     const Epilogue scalars(problem);
     if (!place.exists || scalars.idle())
         return;
     const int64_t depth = min(scalars.depth() - place.k_begin, cut.range);
-    const View a = view_a(problem, place.batch), b = view_b(problem, place.batch);
+    const Sides sides(problem, cut.x_is_rows, place.batch, depth);
     const int member = thread < Tile::kMultipliers ? thread : thread - Tile::kMultipliers;
-    StreamX stream_x(a, place.x0, place.k_begin, cut.extent_x, problem.k, place.x_left, member);
-    StreamS stream_s(b, place.s0, place.k_begin, cut.extent_s, problem.k, place.s_left, member);
-    int slot = 0;
+    StreamX stream_x(sides.x, place.x0, place.k_begin, cut.extent_x, problem.k, place.x_left, member);
+    StreamS stream_s(sides.s, place.s0, place.k_begin, cut.extent_s, problem.k, place.s_left, member);
     if (thread >= Tile::kMultipliers) {
         // load
         ptx::give_registers_back<72>();
-        uint32_t parity = 1;
-        bool again = false; // the slot has been used
-        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK) {
-            if (again)
-                ptx::wait(left + slot, parity);
-            float *const stage = smem + slot * Tile::kStageFloats;
+        Turn turn{0, 1};
+        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK, turn.next(kRing)) {
+            ptx::wait(ring.left + turn.slot, turn.parity);
+            float *const stage = smem + turn.slot * Tile::kStageFloats;
             const int k = part(k_left, Tile::BK);
             stream_x.next(stage, k);
             stream_s.next(stage + kFloatsX, k);
-            ptx::arrive_after_copies(come + slot);
-            if (++slot == kRing)
-                slot = 0, parity ^= 1, again = true;
+            ptx::arrive_after_copies(ring.come + turn.slot);
         }
         ptx::launch_dependents();
     } else {
@@ -322,24 +308,18 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         const typename StreamX::template Reader<Tile::kLanesX, Tile::TX> reader_x(stream_x, lane_x);
         const typename StreamS::template Reader<Tile::kLanesS, Tile::TS> reader_s(stream_s, lane_s);
         float acc[Tile::TS][Tile::TX] = {};
-        uint32_t parity = 0;
+        Turn turn{0, 0};
 #pragma unroll 1
-        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK) {
-            ptx::wait(come + slot, parity);
-            const float *const smem_x = smem + slot * Tile::kStageFloats, *const smem_s = smem_x + kFloatsX;
+        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK, turn.next(kRing)) {
+            ptx::wait(ring.come + turn.slot, turn.parity);
+            const float *const smem_x = smem + turn.slot * Tile::kStageFloats, *const smem_s = smem_x + kFloatsX;
             multiply_stage<Tile>(reader_x, reader_s, smem_x, smem_s, group, part(k_left, Tile::BK), acc);
-
-            // advance
-            ptx::arrive(left + slot);
-            if (++slot == kRing)
-                slot = 0, parity ^= 1;
+            ptx::arrive(ring.left + turn.slot);
         }
 
         // add up the groups, and store
-        meet<Tile, Tile::kMultipliers>(); // everybody is done with the slots
-        leave_group<Tile>(lane_x, lane_s, group, smem, acc);
-        meet<Tile, Tile::kMultipliers>();
-        store_sums<Tile, Tile::kGroups, Tile::kMultipliers>(problem, cut, place, smem);
+        end_walk<Tile, Tile::kGroups, Tile::kMultipliers>(problem, cut, place, smem,
+                                                          [&] { leave_group<Tile>(lane_x, lane_s, group, smem, acc); });
     }
 #endif
 }

@@ -322,6 +322,16 @@ __device__ __forceinline__ void store_sums(const Problem &problem, const Slices 
     }
 }
 
+// Behind the walk: the sums of all groups meet where the slots were, and one of each output goes on.
+template <class Tile, int Sums, int Threads, class Leave>
+__device__ __forceinline__ void end_walk(const Problem &problem, const Slices &cut, const SlicePlace<Tile> &place,
+                                         float *smem, Leave leave) {
+    meet<Tile, Threads>(); // everybody is done with the slots
+    leave();
+    meet<Tile, Threads>();
+    store_sums<Tile, Sums, Threads>(problem, cut, place, smem);
+}
+
 // ContiguousX and ContiguousS: in global memory, neighbours along that side lie together; otherwise those along k. Only
 // tiles with quads of s have the second form; s of the others is copied one by one.
 template <class Tile, bool ContiguousX, bool ContiguousS>
@@ -347,8 +357,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     float acc[Tile::TS][Tile::TX] = {};
     int64_t k_left = min(scalars.depth() - place.k_begin, cut.range) - team * Tile::kTeamK; // not yet asked for
     if (k_left > 0) {
-        const View a = view_a(problem, place.batch), b = view_b(problem, place.batch);
-        const View view_x = cut.x_is_rows ? a : b, view_s = cut.x_is_rows ? b : a;
+        const Sides sides(problem, cut.x_is_rows, place.batch, k_left);
+        const View view_x = sides.x, view_s = sides.s;
         const int64_t k_first = place.k_begin + team * Tile::kTeamK;
         const float *source_x = view_x.at(place.x0, k_first), *source_s = view_s.at(place.s0, k_first);
         const bool contiguous_k = !ContiguousS && view_s.step_k == 1; // in s
@@ -439,22 +449,20 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
             // advance
             read = read + 1 == cut.ring ? 0 : read + 1;
         }
-        if constexpr (Tile::kTeams == 1)
-            __syncthreads();
     }
-    if constexpr (Tile::kTeams > 1)
-        __syncthreads();
 
-    // add up the groups: those of a warp, then those of the block
-    if constexpr (Tile::kWarpGroups > 1)
+    // add up the groups, those of a warp and then those of the block, and store
+    end_walk<Tile, Tile::kSums, Tile::kThreads>(problem, cut, place, smem, [&] {
+        if constexpr (Tile::kWarpGroups > 1)
 #pragma unroll
-        for (int flip = Tile::kLanes; flip < 32; flip *= 2)
+            for (int flip = Tile::kLanes; flip < 32; flip *= 2)
 #pragma unroll
-            for (int j = 0; j < Tile::TS; ++j)
+                for (int j = 0; j < Tile::TS; ++j)
 #pragma unroll
-                for (int i = 0; i < Tile::TX; ++i)
-                    acc[j][i] += __shfl_xor_sync(0xffffffff, acc[j][i], flip);
-    if (group < Tile::kGroups && group % Tile::kWarpGroups == 0)
+                    for (int i = 0; i < Tile::TX; ++i)
+                        acc[j][i] += __shfl_xor_sync(0xffffffff, acc[j][i], flip);
+        if (group >= Tile::kGroups || group % Tile::kWarpGroups != 0)
+            return;
 #pragma unroll
         for (int j = 0; j < Tile::TS; ++j) {
             const int s = ContiguousS ? 4 * lane_s + j / 4 * 4 * Tile::kLanesS + j % 4 : lane_s + j * Tile::kLanesS;
@@ -464,10 +472,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                 *reinterpret_cast<float4 *>(smem + row * Tile::kSumRow + 4 * (lane_x + quad * Tile::kLanesX)) =
                     float4{acc[j][4 * quad], acc[j][4 * quad + 1], acc[j][4 * quad + 2], acc[j][4 * quad + 3]};
         }
-    __syncthreads();
-
-    // store
-    store_sums<Tile, Tile::kSums, Tile::kThreads>(problem, cut, place, smem);
+    });
 }
 
 // What a tile reaches, measured: by this, ranges are chosen. What a product takes is predicted by Rates.

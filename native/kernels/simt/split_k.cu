@@ -138,6 +138,12 @@ using Fed33 = FedLineTile<Tile33, 4>;
 using Deep16 = SliceTile<16, 16, 256, 4, 8, 256, 2>;
 using Deep32 = SliceTile<32, 32, 128, 4, 8, 256, 2>;
 
+// Of two kernels, whichever is launched.
+constexpr Footprint either(const Footprint &one, const Footprint &other) {
+    return {std::max(one.threads, other.threads), std::min(one.resident, other.resident),
+            std::max(one.shared_bytes, other.shared_bytes)};
+}
+
 // The same sums in the same order.
 Status launch_lines(const Problem &problem, const Launch &launch_on) {
     return launch_on.device->has_90a_code ? launch_split_k<Fed33, FedLineKernels<Fed33>>(problem, launch_on)
@@ -155,7 +161,7 @@ constexpr Kernel kRows[] = {
     PYBLAS_SPLIT_K_ROW("32x32x128", Deep32),
     PYBLAS_SPLIT_K_ROW("36x36x56", Tile36),
     {"split_k_33x33x168", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses<Tile33>, workspace<Tile33>, nullptr,
-     launch_lines, false, kSliceFootprint<Tile33>, work_of_lines<Tile33>},
+     launch_lines, false, either(kSliceFootprint<Tile33>, kSliceFootprint<Fed33>), work_of_lines<Tile33>},
     {"split_k_64x64x16", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses_parts<64>, workspace_parts<64>, nullptr,
      launch_split_tiles<64>, true, kWarpTileFootprint<Tile64>, work_parts<64>},
     {"split_k_128x128x16", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses_parts<128>, workspace_parts<128>,

@@ -46,49 +46,18 @@ struct TeamParts : BoxParts<Tile, ContiguousM, ContiguousN> {
 
 #if PYBLAS_HAS_WGMMA
 
-// Where a team, or who feeds it, stands in its ring: parity 1 for who fills slots, 0 for who reads them.
-template <int Slots>
-struct Turn {
-    int slot;
-    uint32_t parity;
-
-    __device__ __forceinline__ void next() {
-        if (++slot == Slots)
-            slot = 0, parity ^= 1;
-    }
-};
-
 // A team's boxes, tile after tile.
 template <class Tile, class Parts>
 __device__ __forceinline__ void feed(const Problem &problem, const BoxPlan &plan, int number, int depth, int feeder,
-                                     float *slots, uint64_t *come, uint64_t *left) {
-    using A = typename Parts::A;
-    using B = typename Parts::B;
-    Turn<Parts::kSlots> turn{0, 1};
+                                     float *slots, const Ring &ring) {
+    Turn turn{0, 1};
     for (; number < plan.tiles; number += plan.blocks * Tile::kTeams) {
         const BoxPlace place = place_box(plan, number);
-        const int row = place.row * Tile::BM, column = place.column * Tile::BN;
-        const int batch_a = plan.a.first + place.batch * plan.a.step;
-        const int batch_b = plan.b.first + place.batch * plan.b.step;
 #pragma unroll 1
-        for (int k = 0; k < depth; k += Tile::BK, turn.next()) {
-            float *const tile_a = slots + turn.slot * Parts::kStageFloats, *const tile_b = tile_a + Parts::kFloatsA;
-            uint64_t *const here = come + turn.slot;
-            ptx::wait(left + turn.slot, turn.parity);
-            if (plan.mapped) {
-                ptx::expect(here, A::kBytes + B::kBytes);
-                ptx::copy_box(tile_a, &plan.a.map, A::kContiguous ? row : k,
-                              A::kContiguous ? k : row / (A::kByQuads ? 4 : 1), 0, batch_a, here);
-                ptx::copy_box(tile_b, &plan.b.map, B::kContiguous ? column : k, B::kContiguous ? k : column, 0, batch_b,
-                              here);
-                ptx::arrive(here);
-            } else {
-                copy_box_by_threads<Tile::kFeeders, A>(tile_a, view_a(problem, place.batch).at(row, k), problem.a.ld,
-                                                       static_cast<int>(problem.m) - row, depth - k, feeder);
-                copy_box_by_threads<Tile::kFeeders, B>(tile_b, view_b(problem, place.batch).at(column, k), problem.b.ld,
-                                                       static_cast<int>(problem.n) - column, depth - k, feeder);
-                ptx::arrive_after_copies(here);
-            }
+        for (int k = 0; k < depth; k += Tile::BK, turn.next(Parts::kSlots)) {
+            ptx::wait(ring.left + turn.slot, turn.parity);
+            load_boxes<Tile, Parts, Tile::kFeeders>(problem, plan, place, k, feeder,
+                                                    slots + turn.slot * Parts::kStageFloats, ring.come + turn.slot);
         }
     }
 }
@@ -106,15 +75,8 @@ __global__ void __launch_bounds__(Tile::kAll, 1)
     // place
     const int thread = static_cast<int>(threadIdx.x);
     float *const smem = reinterpret_cast<float *>(dynamic_shared());
-    uint64_t *come = reinterpret_cast<uint64_t *>(smem + Tile::kTeams * Parts::kTeamFloats);
-    uint64_t *left = come + Tile::kTeams * Parts::kSlots;
-    if (thread == 0) {
-        for (int slot = 0; slot < Tile::kTeams * Parts::kSlots; ++slot) {
-            ptx::init_barrier(come + slot, plan.mapped ? 1 : Tile::kFeeders);
-            ptx::init_barrier(left + slot, Tile::kTeamThreads);
-        }
-        ptx::publish_barriers();
-    }
+    Ring ring = open_ring<Tile::kTeams * Parts::kSlots>(smem + Tile::kTeams * Parts::kTeamFloats,
+                                                        plan.mapped ? 1 : Tile::kFeeders, Tile::kTeamThreads);
     __syncthreads();
     ptx::wait_for_predecessors();
     const Epilogue scalars(problem);
@@ -125,14 +87,14 @@ __global__ void __launch_bounds__(Tile::kAll, 1)
     const int member = feeds ? (thread - Tile::kWorkingThreads) % Tile::kFeeders : thread % Tile::kTeamThreads;
     const int team = feeds ? (thread - Tile::kWorkingThreads) / Tile::kFeeders : thread / Tile::kTeamThreads;
     float *const slots = smem + team * Parts::kTeamFloats;
-    come += team * Parts::kSlots, left += team * Parts::kSlots;
+    ring.come += team * Parts::kSlots, ring.left += team * Parts::kSlots;
     int number = static_cast<int>(blockIdx.x) + team * plan.blocks;
 
     if (feeds) {
         // load
         ptx::give_registers_back<Tile::kFeedingRegisters>();
         if (team < Tile::kTeams && (!plan.mapped || member == 0)) {
-            feed<Tile, Parts>(problem, plan, number, depth, member, slots, come, left);
+            feed<Tile, Parts>(problem, plan, number, depth, member, slots, ring);
             ptx::launch_dependents();
         }
         return;
@@ -143,7 +105,7 @@ __global__ void __launch_bounds__(Tile::kAll, 1)
     using Held = std::conditional_t<Tile::kHoldsN, B, A>;
     using Streamed = std::conditional_t<Tile::kHoldsN, A, B>;
     const int place_held = Tile::kHoldsN ? place_b : place_a, place_streamed = Tile::kHoldsN ? place_a : place_b;
-    Turn<Parts::kSlots> turn{0, 0};
+    Turn turn{0, 0};
     for (; number < plan.tiles; number += plan.blocks * Tile::kTeams) {
         // multiply; threads whose outputs are all outside only take part in what the others wait for
         const BoxPlace place = place_box(plan, number);
@@ -152,8 +114,8 @@ __global__ void __launch_bounds__(Tile::kAll, 1)
         float acc[Tile::TN][Tile::TM] = {};
         const auto sum = [&](int i, int j) -> float & { return Tile::kHoldsN ? acc[i][j] : acc[j][i]; };
 #pragma unroll 1
-        for (int k = 0; k < depth; k += Tile::BK, turn.next()) {
-            ptx::wait(come + turn.slot, turn.parity);
+        for (int k = 0; k < depth; k += Tile::BK, turn.next(Parts::kSlots)) {
+            ptx::wait(ring.come + turn.slot, turn.parity);
             const float *const tile_a = slots + turn.slot * Parts::kStageFloats;
             const float *const tile_b = tile_a + Parts::kFloatsA;
             const int steps = works ? min((depth - k + 3) / 4, Tile::kSteps) : 0;
@@ -161,7 +123,7 @@ __global__ void __launch_bounds__(Tile::kAll, 1)
             for (int step = 0; step < steps; ++step)
                 multiply_quads<Held, Streamed>(Tile::kHoldsN ? tile_b : tile_a, place_held,
                                                Tile::kHoldsN ? tile_a : tile_b, place_streamed, step, sum);
-            ptx::arrive(left + turn.slot);
+            ptx::arrive(ring.left + turn.slot);
         }
 
         // store

@@ -310,6 +310,9 @@ std::vector<float> run(const Kernel &kernel, const Device &device, const Case &t
         named_b = std::make_unique<Named>(*b, pointers);
         problem.a = named_a->operand;
         problem.b = named_b->operand;
+    } else if (pointers) {
+        static void *const nowhere[1] = {}; // no region, so reading it is a fault
+        problem.a.array = problem.b.array = nowhere;
     }
 
     Memory c(shape_c(test), offset_c);
