@@ -1,5 +1,5 @@
 // As direct.cuh, for Hopper, with both operands brought by the copy engine: one thread asks for the boxes of a stage,
-// and every warp multiplies. A block has all of k of few x, so that no sums wait for other blocks.
+// and every warp multiplies. A block has 32 of x, and all of k where x is long, so that no sums wait for other blocks.
 //
 //     large operand           small one        a slot of the ring
 //     +----+----+----+--      +------+         +-----------------+----+
@@ -7,6 +7,7 @@
 //     +----+----+----+--      +------+         +-----------------+----+
 #pragma once
 
+#include "../device/ring.cuh"
 #include "../device/tensor_maps.cuh"
 #include "direct.cuh"
 
@@ -15,20 +16,32 @@ namespace pyblas {
 template <class Own, int Resident_, int Ring_>
 struct BoxedTile : Own {
     static constexpr int kThreads = Own::kMultipliers, kResident = Resident_, kRing = Ring_, kCopiers = 32;
-    static constexpr int kSteps = Own::BK / Own::kStep;
-    static constexpr int kLargeFloats = Own::BX * Own::BK, kSmallFloats = Own::BS * Own::BK;
+    static constexpr int BX = Own::BX, BS = Own::BS, BK = Own::BK;
+    static constexpr int kSteps = BK / Own::kStep;
+    static constexpr int kLargeFloats = BX * BK, kSmallFloats = BS * BK;
     static constexpr int kStageFloats = kLargeFloats + kSmallFloats;
-    static constexpr int kBarrierFloats = (4 * Ring_ + 127) / 128 * 128; // two to each slot; a swizzle begins there
-    static_assert(Own::BS == 16 && Own::kLanesS == 1 && Own::kWarpsS == 1, "rows of 64 bytes");
-    static_assert(Own::BX <= 256 && Own::BK <= 256 && kLargeFloats % 128 == 0 && kSmallFloats % 128 == 0, "boxes");
+    static constexpr int kBarrierFloats = (4 * Ring_ + 255) / 256 * 256; // two to each slot; a swizzle begins there
+    static_assert(BX == 32 && (BS == 8 || BS == 16 || BS == 32) && BK <= 256, "rows of 128 bytes, or of 32, 64 or 128");
+    static_assert(Own::kLanesS == 1 && Own::kGroups % 8 == 0 && Own::TS == std::min(BS, 16), "whole quads for a warp");
+    static_assert(kLargeFloats % 256 == 0 && kSmallFloats % 256 == 0, "where a swizzle begins");
 
-    // Where the small operand is contiguous along s, the engine exchanges the quads of its rows of k, since lanes have
-    // k four apart.
-    static constexpr __device__ int small_at(bool contiguous_s, int k, int s) {
-        return contiguous_s ? k * Own::BS + (s / 4 ^ k / 2 % 4) * 4 + s % 4 : s * Own::BK + k;
+    // Where the engine leaves what is contiguous along x or s: rows whose quads are exchanged, so that lanes whose k
+    // are four apart meet in no bank. Beside a large operand that lies along k, eight neighbouring lanes have eight
+    // such k, and the rows are those of every fourth k, then of the ones behind them, and so on.
+    template <int Side>
+    static constexpr __device__ int exchanged(int row) {
+        return row / (32 / Side) % (Side / 4);
+    }
+    template <int Side>
+    static constexpr __device__ int at(int row, int i) {
+        return row * Side + (i / 4 ^ exchanged<Side>(row)) * 4 + i % 4;
+    }
+    template <bool ByQuads>
+    static constexpr __device__ int row(int k) {
+        return ByQuads ? k % 4 * (BK / 4) + k / 4 : k;
     }
 
-    static constexpr int early_depth(int) { return 2 * Own::BK; }
+    static constexpr int early_depth(int) { return 2 * BK; }
     static constexpr int shared_bytes(int, int64_t) {
         return 4 * (kBarrierFloats + std::max(Own::kSumFloats, kStageFloats * Ring_));
     }
@@ -48,18 +61,20 @@ struct BoxStream {
     const Slices &cut;
     const Boxes &boxes;
     const SlicePlace<Tile> &place;
-    int depth; // of the block
+    int depth;                                                    // of the block
+    static constexpr bool kByQuads = ContiguousS && !ContiguousX; // the small operand's k
 
     // By one thread.
     __device__ __forceinline__ void ask(int stage, float *slot, uint64_t *come) const {
         const int batch = static_cast<int>(place.batch), k = static_cast<int>(place.k_begin) + stage * Tile::BK;
-        const auto box = [&](const MatrixMap &map, bool contiguous, int64_t x0, float *to) {
+        const auto box = [&](const MatrixMap &map, bool contiguous, int64_t x0, int counted, float *to) {
             const int x = static_cast<int>(x0);
-            ptx::copy_box(to, &map.map, contiguous ? x : k, contiguous ? k : x, 0, map.first + batch * map.step, come);
+            ptx::copy_box(to, &map.map, contiguous ? x : k, contiguous ? k / counted : x, 0,
+                          map.first + batch * map.step, come);
         };
         ptx::expect(come, 4 * Tile::kStageFloats);
-        box(boxes.large, ContiguousX, place.x0, slot);
-        box(boxes.small, ContiguousS, place.s0, slot + Tile::kLargeFloats);
+        box(boxes.large, ContiguousX, place.x0, 1, slot);
+        box(boxes.small, ContiguousS, place.s0, kByQuads ? 4 : 1, slot + Tile::kLargeFloats);
         ptx::arrive(come);
     }
 
@@ -67,8 +82,8 @@ struct BoxStream {
     __device__ __forceinline__ void copy(int stage, float *slot, uint64_t *come) const {
         constexpr int BX = Tile::BX, BK = Tile::BK;
         const int thread = static_cast<int>(threadIdx.x);
-        const View a = view_a(problem, place.batch), b = view_b(problem, place.batch);
-        const View x = cut.x_is_rows ? a : b, s = cut.x_is_rows ? b : a;
+        const Sides sides(problem, cut.x_is_rows, place.batch, depth);
+        const View x = sides.x, s = sides.s;
         const int64_t k0 = place.k_begin + stage * BK, ld_x = ContiguousX ? x.step_k : x.step_x,
                       ld_s = ContiguousS ? s.step_k : s.step_x;
         const float *const source_x = x.at(place.x0, k0), *const source_s = s.at(place.s0, k0);
@@ -78,14 +93,18 @@ struct BoxStream {
         };
         constexpr int kLength = ContiguousX ? BX : BK, kColumns = ContiguousX ? BK : BX;
         const int length = ContiguousX ? place.x_left : k, columns = ContiguousX ? k : place.x_left;
-        const auto place_x = [&](int i, int j) { return slot + j * kLength + i; };
+        const auto place_x = [&](int i, int j) {
+            return slot + (ContiguousX ? Tile::template at<BX>(j, i) : j * BK + i);
+        };
         if (wide(source_x, ld_x))
             copy_columns<4, kLength, kColumns, Tile::kThreads>(source_x, ld_x, length, columns, false, thread, place_x);
         else
             copy_columns<1, kLength, kColumns, Tile::kThreads>(source_x, ld_x, length, columns, false, thread, place_x);
         copy_small<Tile::BS, BK, Tile::kThreads, ContiguousS>(
-            source_s, ld_s, !ContiguousS, wide(source_s, ld_s), place.s_left, k, false, thread,
-            [&](int l, int i) { return slot + Tile::kLargeFloats + Tile::small_at(ContiguousS, l, i); });
+            source_s, ld_s, !ContiguousS, wide(source_s, ld_s), place.s_left, k, false, thread, [&](int l, int i) {
+                return slot + Tile::kLargeFloats +
+                       (ContiguousS ? Tile::template at<Tile::BS>(Tile::template row<kByQuads>(l), i) : i * BK + l);
+            });
         ptx::arrive_after_copies(come);
     }
 };
@@ -106,16 +125,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     const SlicePlace<Tile> place(cut);
     const int thread = static_cast<int>(threadIdx.x);
     ask_early<Tile, ContiguousX>(problem, cut, place);
-    uint64_t *const come = reinterpret_cast<uint64_t *>(dynamic_shared());
-    uint64_t *const left = come + kRing;
+    const Ring ring = open_ring<kRing>(dynamic_shared(), boxes.mapped ? 1 : Tile::kThreads, Tile::kThreads);
     float *const smem = reinterpret_cast<float *>(dynamic_shared()) + Tile::kBarrierFloats;
-    if (thread == 0) {
-        for (int slot = 0; slot < kRing; ++slot) {
-            ptx::init_barrier(come + slot, boxes.mapped ? 1 : Tile::kThreads);
-            ptx::init_barrier(left + slot, Tile::kThreads);
-        }
-        ptx::publish_barriers();
-    }
     __syncthreads();
     ptx::wait_for_predecessors();
     const Epilogue scalars(problem);
@@ -132,27 +143,34 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         if (boxes.mapped ? thread != 32 * warp : false)
             return;
         if (stage >= kRing)
-            ptx::wait(left + slot, (stage / kRing - 1) % 2);
+            ptx::wait(ring.left + slot, (stage / kRing - 1) % 2);
         if (boxes.mapped)
-            stream.ask(stage, target, come + slot);
+            stream.ask(stage, target, ring.come + slot);
         else
-            stream.copy(stage, target, come + slot);
+            stream.copy(stage, target, ring.come + slot);
     };
     for (int stage = 0; stage < min(kAhead, stages); ++stage)
         fill(stage, 0);
 
+    // Places in a slot: of x, for each k of four where it is contiguous, and of quads of s.
+    constexpr bool kByQuads = BoxStream<Tile, ContiguousX, ContiguousS>::kByQuads;
+    constexpr int kRowsX = ContiguousX ? 4 : 1, kQuadsS = ContiguousS ? Tile::TS / 4 : 1;
     const Place mine(thread);
-    const int first_large = ContiguousX ? mine.k * BX + mine.x : mine.x * BK + mine.k;
-    // Of the small operand: the halves of a row of s are exchanged for every other lane along k.
-    const int exchanged = mine.k / 4 % 2 * (BS / 2);
-    const int halves[2] = {Tile::kLargeFloats + mine.k * (ContiguousS ? BS : 1) + (ContiguousS ? exchanged : 0),
-                           Tile::kLargeFloats + mine.k * (ContiguousS ? BS : 1) +
-                               (ContiguousS ? BS / 2 - exchanged : 0)};
+    int large[kRowsX], small[kQuadsS];
+#pragma unroll
+    for (int k = 0; k < kRowsX; ++k)
+        large[k] = ContiguousX ? Tile::template at<BX>(mine.k + k, mine.x) : mine.x * BK + mine.k;
+    // The other half of a row lies behind the first one or before it.
+    const int half = mine.k % 8 < 4 ? BX / 2 : -BX / 2;
+#pragma unroll
+    for (int quad = 0; quad < kQuadsS; ++quad)
+        small[quad] = Tile::kLargeFloats +
+                      (ContiguousS ? Tile::template at<BS>(Tile::template row<kByQuads>(mine.k), mine.s + 4 * quad)
+                                   : mine.s * BK + mine.k);
     float acc[Tile::TS][Tile::TX] = {};
-    int slot = 0;
-    uint32_t parity = 0;
+    Turn turn{0, 0};
 #pragma unroll 1
-    for (int stage = 0; stage < stages; ++stage) {
+    for (int stage = 0; stage < stages; ++stage, turn.next(kRing)) {
         if (stage + kAhead < stages)
             fill(stage + kAhead, stage % kWarps);
         else
@@ -160,42 +178,36 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         __syncwarp();
 
         // multiply
-        ptx::wait(come + slot, parity);
-        const float *const values_of = smem + slot * Tile::kStageFloats;
+        ptx::wait(ring.come + turn.slot, turn.parity);
+        const float *const slot_floats = smem + turn.slot * Tile::kStageFloats;
 #pragma unroll 1
         for (int step = 0; step < Tile::kSteps; ++step) {
             float values[4 * Tile::TX];
 #pragma unroll
             for (int i = 0; i < Tile::TX; ++i) {
-                const int at = ContiguousX ? (step * Tile::kStep + Place::row(i)) * BX + Place::across(i)
-                                           : Place::across(i) * BK + step * Tile::kStep;
-                const float4 quad = *reinterpret_cast<const float4 *>(values_of + first_large + at);
+                const int at = ContiguousX ? large[i / 2] + step * Tile::kStep * BX + (i % 2 ? half : 0)
+                                           : large[0] + Place::across(i) * BK + step * Tile::kStep;
+                const float4 quad = *reinterpret_cast<const float4 *>(slot_floats + at);
                 values[4 * i] = quad.x, values[4 * i + 1] = quad.y;
                 values[4 * i + 2] = quad.z, values[4 * i + 3] = quad.w;
             }
-            const float *const small = values_of + step * Tile::kStep * (ContiguousS ? BS : 1);
+            constexpr int kRowStep = kByQuads ? Tile::kStep / 4 : Tile::kStep, kRow = kByQuads ? BK / 4 : 1;
+            const float *const from = slot_floats + step * (ContiguousS ? kRowStep * BS : Tile::kStep);
             multiply_step<Tile, ContiguousX, ContiguousS>(
                 values,
                 [&](int k, int s) {
-                    if constexpr (!ContiguousS)
-                        return *reinterpret_cast<const float4 *>(small + halves[0] + s * BK + k);
-                    const int quad = s / 4 ^ k / 2, half = quad / (BS / 8);
-                    return *reinterpret_cast<const float4 *>(small + halves[half] + k * BS + quad % (BS / 8) * 4);
+                    const int place_s = ContiguousS ? small[s / 4 ^ (kByQuads ? 0 : k / (32 / BS))] + k * kRow * BS
+                                                    : small[0] + s * BK + k;
+                    return *reinterpret_cast<const float4 *>(from + place_s);
                 },
                 acc);
         }
-
-        // advance
-        ptx::arrive(left + slot);
-        if (++slot == kRing)
-            slot = 0, parity ^= 1;
+        ptx::arrive(ring.left + turn.slot); // each lane for itself
     }
 
     // add up the groups, and store
-    __syncthreads();
-    leave_sums<Tile, ContiguousX, ContiguousS>(mine, thread % 32, smem, acc);
-    __syncthreads();
-    store_sums<Tile, Layout::kWarpsK, Tile::kThreads>(problem, cut, place, smem);
+    end_walk<Tile, Layout::kWarpsK, Tile::kThreads>(
+        problem, cut, place, smem, [&] { leave_sums<Tile, ContiguousX, ContiguousS>(mine, thread % 32, smem, acc); });
 #endif
 }
 
@@ -204,20 +216,24 @@ struct BoxedKernels {
     template <bool ContiguousX, bool ContiguousS>
     static Status start(const Grid &grid, const Device &device, const Problem &problem, const Slices &cut) {
         const Operand &x = cut.x_is_rows ? problem.a : problem.b, &s = cut.x_is_rows ? problem.b : problem.a;
-        const auto map = [&](const Operand &operand, bool contiguous, int64_t extent, int side,
-                             CUtensorMapSwizzle swizzle, MatrixMap *mapped) {
-            return contiguous
-                       ? map_matrices(operand, extent, problem.k, problem.batch, side, Tile::BK, false, swizzle, mapped)
-                       : map_matrices(operand, problem.k, extent, problem.batch, Tile::BK, side, false,
-                                      CU_TENSOR_MAP_SWIZZLE_NONE, mapped);
+        const auto map = [&](const Operand &operand, bool contiguous, int64_t extent, int side, bool by_quads,
+                             MatrixMap *mapped) {
+            const CUtensorMapSwizzle swizzle = side == 8    ? CU_TENSOR_MAP_SWIZZLE_32B
+                                               : side == 16 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                            : CU_TENSOR_MAP_SWIZZLE_128B;
+            return contiguous ? map_matrices(operand, extent, problem.k, problem.batch, side, Tile::BK, by_quads,
+                                             swizzle, mapped)
+                              : map_matrices(operand, problem.k, extent, problem.batch, Tile::BK, side, false,
+                                             CU_TENSOR_MAP_SWIZZLE_NONE, mapped);
         };
+        constexpr bool kByQuads = ContiguousS && !ContiguousX;
         Boxes boxes = {};
-        // The engine counts in 32 bits.
+        // The engine counts in 32 bits, and whole quads.
         boxes.mapped = problem.k > 0 && std::max({problem.k, cut.extent_x, problem.batch}) < INT32_MAX &&
-                       can_map(x, problem.batch) && can_map(s, problem.batch);
+                       (!kByQuads || problem.k % 4 == 0) && can_map(x, problem.batch) && can_map(s, problem.batch);
         if (boxes.mapped) {
-            PYBLAS_TRY(map(x, ContiguousX, cut.extent_x, Tile::BX, CU_TENSOR_MAP_SWIZZLE_NONE, &boxes.large));
-            PYBLAS_TRY(map(s, ContiguousS, cut.extent_s, Tile::BS, CU_TENSOR_MAP_SWIZZLE_64B, &boxes.small));
+            PYBLAS_TRY(map(x, ContiguousX, cut.extent_x, Tile::BX, false, &boxes.large));
+            PYBLAS_TRY(map(s, ContiguousS, cut.extent_s, Tile::BS, kByQuads, &boxes.small));
         }
         return start_slices<boxed<Tile, ContiguousX, ContiguousS>>(grid, device, problem, cut, boxes);
     }
