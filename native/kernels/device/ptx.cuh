@@ -58,15 +58,29 @@ __device__ __forceinline__ void store_quad(float *global, const float4 &quad) {
                  : "memory");
 }
 
+#if PYBLAS_HAS_ASYNC_COPY
+// What makes lines of the L2 the first to be given up.
+__device__ __forceinline__ uint64_t read_once() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+#endif
+
 // Copies 4 or 16 bytes from global to shared memory, or writes zeros and reads nothing if valid is false. The data is
-// there for this thread after wait_copies(), for the block after a barrier behind it.
-template <int Bytes>
+// there for this thread after wait_copies(), for the block after a barrier behind it. Lines that are read once are the
+// first that the L2 gives up, so that others stay.
+template <int Bytes, bool Once = false>
 __device__ __forceinline__ void copy_async(float *shared, const float *global, bool valid) {
     static_assert(Bytes == 4 || Bytes == 16, "one float or four");
 #if PYBLAS_HAS_ASYNC_COPY
     const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
     const int bytes = valid ? Bytes : 0;
-    if constexpr (Bytes == 16)
+    if constexpr (Bytes == 16 && Once)
+        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(address), "l"(global),
+                     "r"(bytes), "l"(read_once())
+                     : "memory");
+    else if constexpr (Bytes == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global), "r"(bytes)
                      : "memory");
     else
@@ -392,11 +406,18 @@ __device__ __forceinline__ void expect(uint64_t *barrier, int bytes) {
 }
 
 // By the copy engine. Both sides are aligned to 16 bytes, and bytes is a multiple of 16.
+template <bool Once = false>
 __device__ __forceinline__ void copy_in_bulk(float *shared, const float *global, int bytes, uint64_t *barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_address(shared)),
-                 "l"(global), "r"(bytes), "r"(shared_address(barrier))
-                 : "memory");
+    if constexpr (Once)
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+                     "[%3], %4;" ::"r"(shared_address(shared)),
+                     "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(read_once())
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                         shared_address(shared)),
+                     "l"(global), "r"(bytes), "r"(shared_address(barrier))
+                     : "memory");
 }
 
 // Waits until the phase of this parity is complete.
@@ -436,6 +457,15 @@ __device__ __forceinline__ void copy_box(void *shared, const void *map, int x0, 
                      "l"(map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(shared_address(barrier)),
                      "h"(static_cast<uint16_t>(blocks))
                      : "memory");
+}
+
+// The same to this block, of what nobody reads again: its lines are the first that the L2 gives up, so others stay.
+__device__ __forceinline__ void copy_box_once(void *shared, const void *map, int x0, int x1, int x2, int x3,
+                                              uint64_t *barrier) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(shared)),
+                 "l"(map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(shared_address(barrier)), "l"(read_once())
+                 : "memory");
 }
 
 // The number of this block in its cluster.

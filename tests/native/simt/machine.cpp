@@ -547,6 +547,24 @@ void meet(int number, int count, const void *code) {
     }
 }
 
+// The copies that the running thread has issued since it had so many report to a barrier, and to no group.
+static void hand_over(size_t own, const void *barrier, const void *code) {
+    Fiber &fiber = self();
+    std::vector<Copy> &copies = barrier_at(barrier, code).copies;
+    fiber.open -= fiber.copies.size() - own;
+    copies.insert(copies.end(), fiber.copies.begin() + static_cast<ptrdiff_t>(own), fiber.copies.end());
+    fiber.copies.resize(own);
+}
+
+void copy_in_bulk(float *shared, const float *global, int bytes, const void *barrier, const void *code) {
+    if (bytes <= 0 || bytes % 16)
+        raise(FaultKind::alignment, "a bulk copy of %d bytes, at %s", bytes, place(code).c_str());
+    const size_t own = self().copies.size();
+    for (int i = 0; i < bytes / 4; i += 4)
+        copy_async(shared + i, global + i, 16, true, code);
+    hand_over(own, barrier, code);
+}
+
 // A box in quads of floats, and one by one where the tensor ends within a quad; zeros for those outside. Quads of a
 // turned box change places by the bits of their address above 128 bytes.
 void copy_box(float *shared, const CUtensorMap &map, const int (&first)[4], const void *barrier, const void *code) {
@@ -554,8 +572,7 @@ void copy_box(float *shared, const CUtensorMap &map, const int (&first)[4], cons
         raise(FaultKind::alignment, "a box is copied to %p, at %s", static_cast<void *>(shared), place(code).c_str());
     const auto inside = [&](int axis, int64_t at) { return at >= 0 && static_cast<uint64_t>(at) < map.extents[axis]; };
     const auto step = [&](int axis) { return static_cast<int64_t>(map.strides[axis - 1] / 4); };
-    Fiber &fiber = self();
-    const size_t own = fiber.copies.size();
+    const size_t own = self().copies.size();
     for (uint32_t line = 0; line < map.box[1] * map.box[2]; ++line) {
         const int64_t column = int64_t{first[1]} + line % map.box[1], plane = int64_t{first[2]} + line / map.box[1];
         const bool exists = inside(1, column) && inside(2, plane) && inside(3, first[3]);
@@ -569,13 +586,10 @@ void copy_box(float *shared, const CUtensorMap &map, const int (&first)[4], cons
                 const bool valid = exists && inside(0, row + part);
                 copy_async(reinterpret_cast<float *>(target) + part, valid ? source + row + part : map.data,
                            static_cast<size_t>(4 * wide), valid, code);
-                --fiber.open; // no group counts them
             }
         }
     }
-    std::vector<Copy> &copies = barrier_at(barrier, code).copies;
-    copies.insert(copies.end(), fiber.copies.begin() + static_cast<ptrdiff_t>(own), fiber.copies.end());
-    fiber.copies.resize(own);
+    hand_over(own, barrier, code);
 }
 
 void arrive_at_cluster() {

@@ -94,6 +94,7 @@ void wait_copies(size_t pending);
 void init_barrier(const void *barrier, int arrivals, const void *code);
 void arrive_at(const void *barrier, bool after_copies, const void *code);
 bool phase_is_over(const void *barrier, uint32_t parity, const void *code);
+void copy_in_bulk(float *shared, const float *global, int bytes, const void *barrier, const void *code);
 void copy_box(float *shared, const CUtensorMap &map, const int (&first)[4], const void *barrier, const void *code);
 
 // A barrier of the block that so many of its threads meet at, whole warps of them.

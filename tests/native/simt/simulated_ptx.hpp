@@ -24,7 +24,7 @@ __attribute__((always_inline)) inline void meet(int number) {
     simulator::meet(number, Threads, __builtin_return_address(0));
 }
 
-template <int Bytes>
+template <int Bytes, bool Once = false>
 __attribute__((always_inline)) inline void copy_async(float *shared, const float *global, bool valid) {
     static_assert(Bytes == 4 || Bytes == 16, "one float or four");
     simulator::copy_async(shared, global, Bytes, valid, __builtin_return_address(0));
@@ -52,8 +52,18 @@ __attribute__((always_inline)) inline void arrive_after_copies(uint64_t *barrier
     simulator::arrive_at(barrier, true, __builtin_return_address(0));
 }
 inline void expect(uint64_t *, int) {} // a phase waits for whatever was copied before its arrivals
+template <bool Once = false>
+__attribute__((always_inline)) inline void copy_in_bulk(float *shared, const float *global, int bytes,
+                                                        uint64_t *barrier) {
+    simulator::copy_in_bulk(shared, global, bytes, barrier, __builtin_return_address(0));
+}
 __attribute__((always_inline)) inline void copy_box(void *shared, const void *map, int x0, int x1, int x2, int x3,
                                                     uint64_t *barrier) {
+    simulator::copy_box(static_cast<float *>(shared), *static_cast<const CUtensorMap *>(map), {x0, x1, x2, x3}, barrier,
+                        __builtin_return_address(0));
+}
+__attribute__((always_inline)) inline void copy_box_once(void *shared, const void *map, int x0, int x1, int x2, int x3,
+                                                         uint64_t *barrier) {
     simulator::copy_box(static_cast<float *>(shared), *static_cast<const CUtensorMap *>(map), {x0, x1, x2, x3}, barrier,
                         __builtin_return_address(0));
 }
