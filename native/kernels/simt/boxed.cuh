@@ -25,21 +25,21 @@ struct BoxedTile : Own {
     static_assert(Own::kLanesS == 1 && Own::kGroups % 8 == 0 && Own::TS == std::min(BS, 16), "whole quads for a warp");
     static_assert(kLargeFloats % 256 == 0 && kSmallFloats % 256 == 0, "where a swizzle begins");
 
-    // Where the engine leaves what is contiguous along x or s: rows whose quads are exchanged, so that lanes whose k
-    // are four apart meet in no bank. Beside a large operand that lies along k, eight neighbouring lanes have eight
-    // such k, and the rows are those of every fourth k, then of the ones behind them, and so on.
+    // Where the engine leaves what is contiguous along x or s: rows of one k, whose quads it exchanges so that lanes
+    // with k four apart meet in no bank. Beside a large operand that lies along k, eight neighbouring lanes have eight
+    // such k: rows of s are those of every fourth k then, and behind them those of the next ones.
     template <int Side>
-    static constexpr __device__ int exchanged(int row) {
-        return row / (32 / Side) % (Side / 4);
-    }
-    template <int Side>
-    static constexpr __device__ int at(int row, int i) {
-        return row * Side + (i / 4 ^ exchanged<Side>(row)) * 4 + i % 4;
+    static constexpr __device__ int at(int row, int i, bool exchanged = true) {
+        return row * Side + (i / 4 ^ (exchanged ? row / (32 / Side) % (Side / 4) : 0)) * 4 + i % 4;
     }
     template <bool ByQuads>
-    static constexpr __device__ int row(int k) {
-        return ByQuads ? k % 4 * (BK / 4) + k / 4 : k;
+    static constexpr __device__ int small_at(int k, int s) {
+        return ByQuads ? at<BS>(k % 4 * (BK / 4) + k / 4, s, kExchangedByQuads) : at<BS>(k, s);
     }
+    // A lane begins with a quad of s of its own, so that half of what it has is what another lane wants. By quads of k
+    // that alone keeps lanes apart, but for rows of 128 bytes.
+    static constexpr int kQuadsS = Own::TS / 4;
+    static constexpr bool kExchangedByQuads = BS == 32;
 
     static constexpr int early_depth(int) { return 2 * BK; }
     static constexpr int shared_bytes(int, int64_t) {
@@ -67,14 +67,13 @@ struct BoxStream {
     // By one thread.
     __device__ __forceinline__ void ask(int stage, float *slot, uint64_t *come) const {
         const int batch = static_cast<int>(place.batch), k = static_cast<int>(place.k_begin) + stage * Tile::BK;
-        const auto box = [&](const MatrixMap &map, bool contiguous, int64_t x0, int counted, float *to) {
-            const int x = static_cast<int>(x0);
-            ptx::copy_box(to, &map.map, contiguous ? x : k, contiguous ? k / counted : x, 0,
-                          map.first + batch * map.step, come);
-        };
+        const int x0 = static_cast<int>(place.x0), s0 = static_cast<int>(place.s0), row = kByQuads ? k / 4 : k;
+        const int large = boxes.large.first + batch * boxes.large.step;
+        const int small = boxes.small.first + batch * boxes.small.step;
         ptx::expect(come, 4 * Tile::kStageFloats);
-        box(boxes.large, ContiguousX, place.x0, 1, slot);
-        box(boxes.small, ContiguousS, place.s0, kByQuads ? 4 : 1, slot + Tile::kLargeFloats);
+        ptx::copy_box_once(slot, &boxes.large.map, ContiguousX ? x0 : k, ContiguousX ? k : x0, 0, large, come);
+        ptx::copy_box(slot + Tile::kLargeFloats, &boxes.small.map, ContiguousS ? s0 : k, ContiguousS ? row : s0, 0,
+                      small, come);
         ptx::arrive(come);
     }
 
@@ -102,8 +101,7 @@ struct BoxStream {
             copy_columns<1, kLength, kColumns, Tile::kThreads>(source_x, ld_x, length, columns, false, thread, place_x);
         copy_small<Tile::BS, BK, Tile::kThreads, ContiguousS>(
             source_s, ld_s, !ContiguousS, wide(source_s, ld_s), place.s_left, k, false, thread, [&](int l, int i) {
-                return slot + Tile::kLargeFloats +
-                       (ContiguousS ? Tile::template at<Tile::BS>(Tile::template row<kByQuads>(l), i) : i * BK + l);
+                return slot + Tile::kLargeFloats + (ContiguousS ? Tile::template small_at<kByQuads>(l, i) : i * BK + l);
             });
         ptx::arrive_after_copies(come);
     }
@@ -154,8 +152,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 
     // Places in a slot: of x, for each k of four where it is contiguous, and of quads of s.
     constexpr bool kByQuads = BoxStream<Tile, ContiguousX, ContiguousS>::kByQuads;
-    constexpr int kRowsX = ContiguousX ? 4 : 1, kQuadsS = ContiguousS ? Tile::TS / 4 : 1;
+    constexpr int kRowsX = ContiguousX ? 4 : 1, kQuadsS = Tile::kQuadsS;
     const Place mine(thread);
+    const int first_quad = thread % 32 / Layout::kFlip % Layout::kLanesK / (Layout::kLanesK / kQuadsS); // of s
     int large[kRowsX], small[kQuadsS];
 #pragma unroll
     for (int k = 0; k < kRowsX; ++k)
@@ -163,10 +162,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     // The other half of a row lies behind the first one or before it.
     const int half = mine.k % 8 < 4 ? BX / 2 : -BX / 2;
 #pragma unroll
-    for (int quad = 0; quad < kQuadsS; ++quad)
-        small[quad] = Tile::kLargeFloats +
-                      (ContiguousS ? Tile::template at<BS>(Tile::template row<kByQuads>(mine.k), mine.s + 4 * quad)
-                                   : mine.s * BK + mine.k);
+    for (int quad = 0; quad < kQuadsS; ++quad) {
+        const int s = mine.s + 4 * (quad ^ first_quad);
+        small[quad] =
+            Tile::kLargeFloats + (ContiguousS ? Tile::template small_at<kByQuads>(mine.k, s) : s * BK + mine.k);
+    }
     float acc[Tile::TS][Tile::TX] = {};
     Turn turn{0, 0};
 #pragma unroll 1
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                 values,
                 [&](int k, int s) {
                     const int place_s = ContiguousS ? small[s / 4 ^ (kByQuads ? 0 : k / (32 / BS))] + k * kRow * BS
-                                                    : small[0] + s * BK + k;
+                                                    : small[s / 4] + s % 4 * BK + k;
                     return *reinterpret_cast<const float4 *>(from + place_s);
                 },
                 acc);
@@ -206,8 +206,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     }
 
     // add up the groups, and store
-    end_walk<Tile, Layout::kWarpsK, Tile::kThreads>(
-        problem, cut, place, smem, [&] { leave_sums<Tile, ContiguousX, ContiguousS>(mine, thread % 32, smem, acc); });
+    end_walk<Tile, Layout::kWarpsK, Tile::kThreads>(problem, cut, place, smem, [&] {
+        leave_sums<Tile, ContiguousX, ContiguousS, kQuadsS>(mine, thread % 32, smem, acc, 4 * first_quad);
+    });
 #endif
 }
 
@@ -218,9 +219,10 @@ struct BoxedKernels {
         const Operand &x = cut.x_is_rows ? problem.a : problem.b, &s = cut.x_is_rows ? problem.b : problem.a;
         const auto map = [&](const Operand &operand, bool contiguous, int64_t extent, int side, bool by_quads,
                              MatrixMap *mapped) {
-            const CUtensorMapSwizzle swizzle = side == 8    ? CU_TENSOR_MAP_SWIZZLE_32B
-                                               : side == 16 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                                            : CU_TENSOR_MAP_SWIZZLE_128B;
+            const CUtensorMapSwizzle swizzle = by_quads && !Tile::kExchangedByQuads ? CU_TENSOR_MAP_SWIZZLE_NONE
+                                               : side == 8                          ? CU_TENSOR_MAP_SWIZZLE_32B
+                                               : side == 16                         ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                                                    : CU_TENSOR_MAP_SWIZZLE_128B;
             return contiguous ? map_matrices(operand, extent, problem.k, problem.batch, side, Tile::BK, by_quads,
                                              swizzle, mapped)
                               : map_matrices(operand, problem.k, extent, problem.batch, Tile::BK, side, false,

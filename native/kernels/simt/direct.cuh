@@ -175,15 +175,30 @@ __device__ __forceinline__ void add_lanes(float (&acc)[TS][TX], int lane, int &f
     }
 }
 
-// Adds a warp's groups, and leaves the sums as store_sums() wants them.
-template <class Tile, bool ContiguousX, bool ContiguousS>
+// The same without a choice, of lanes whose halves are exchanged already: until so many s are left.
+template <int Have, int Left, int Flip, int TS, int TX>
+__device__ __forceinline__ void add_ordered_lanes(float (&acc)[TS][TX]) {
+    if constexpr (Have > Left) {
+#pragma unroll
+        for (int j = 0; j < Have / 2; ++j)
+#pragma unroll
+            for (int i = 0; i < TX; ++i)
+                acc[j][i] += __shfl_xor_sync(0xffffffff, acc[j + Have / 2][i], Flip);
+        add_ordered_lanes<Have / 2, Left, Flip / 2>(acc);
+    }
+}
+
+// Adds a warp's groups, and leaves the sums as store_sums() wants them. Where lanes have the parts of s in an order of
+// their own, as many parts as Ordered, the part that is a lane's first begins at first_s.
+template <class Tile, bool ContiguousX, bool ContiguousS, int Ordered = 1>
 __device__ __forceinline__ void leave_sums(const OwnPlace<Tile, ContiguousX> &mine, int lane, float *smem,
-                                           float (&acc)[Tile::TS][Tile::TX]) {
+                                           float (&acc)[Tile::TS][Tile::TX], int first_s = 0) {
     using Layout = typename Tile::template Layout<ContiguousX>;
-    constexpr int TX = Tile::TX, kLeft = left_to_lane(Tile::TS, Layout::kLanesK);
-    int first_s = 0;
+    constexpr int TX = Tile::TX, kHave = Tile::TS / Ordered, kLanes = Layout::kLanesK / Ordered;
+    constexpr int kLeft = left_to_lane(kHave, kLanes);
     bool writes = true;
-    add_lanes<Tile::TS, Layout::kLanesK, Layout::kFlip>(acc, lane, first_s, writes);
+    add_ordered_lanes<Tile::TS, kHave, Layout::kFlip * Layout::kLanesK / 2>(acc);
+    add_lanes<kHave, kLanes, Layout::kFlip>(acc, lane, first_s, writes);
     if (!writes)
         return;
 #pragma unroll
@@ -468,10 +483,10 @@ public:
         if (whole_ && k_left == Tile::BK) {
 #pragma unroll
             for (int number = 0; number < kAll; number += kFeeders)
-                ptx::copy_async<16>(target + 4 * number,
-                                    source_ + step_x(number) * (ContiguousX ? 1 : ld_) +
-                                        step_k(number) * (ContiguousX ? ld_ : 1),
-                                    true);
+                ptx::copy_async<16, true>(target + 4 * number,
+                                          source_ + step_x(number) * (ContiguousX ? 1 : ld_) +
+                                              step_k(number) * (ContiguousX ? ld_ : 1),
+                                          true);
         } else {
             const int k_inside = k_left - k_;
 #pragma unroll 1
@@ -480,7 +495,7 @@ public:
                 const float *const from = source_ + (ContiguousX ? x + k * ld_ : x * ld_ + k);
                 const int inside = ContiguousX ? k_inside > k ? x_left_ - x : 0 : x_left_ > x ? k_inside - k : 0;
                 if (aligned_ && (inside <= 0 || inside >= 4)) {
-                    ptx::copy_async<16>(target + 4 * number, from, inside > 0);
+                    ptx::copy_async<16, true>(target + 4 * number, from, inside > 0);
                 } else {
 #pragma unroll 1
                     for (int part = 0; part < 4; ++part)

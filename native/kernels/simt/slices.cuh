@@ -79,7 +79,7 @@ struct Slices {
 
 // A stage of one operand, asked for by all threads of a team: Columns stored columns of Length floats, in units of
 // Width. place(i, j) is where element i of column j goes. All of it lies in the operand if whole is true.
-template <int Width, int Length, int Columns, int Threads, class Place>
+template <int Width, int Length, int Columns, int Threads, bool Once = false, class Place>
 __device__ __forceinline__ void copy_columns(const float *source, int64_t ld, int length_left, int columns_left,
                                              bool whole, int thread, Place place) {
     constexpr int kUnits = Length / Width, kAll = kUnits * Columns;
@@ -91,7 +91,7 @@ __device__ __forceinline__ void copy_columns(const float *source, int64_t ld, in
 #pragma unroll
             for (int j = 0; j < Columns; j += kStep, from += kStep * ld)
                 if (Columns % kStep == 0 || first + j < Columns)
-                    ptx::copy_async<16>(place(i, first + j), from, true);
+                    ptx::copy_async<16, Once>(place(i, first + j), from, true);
             return;
         }
         const int left = length_left - i;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void copy_columns(const float *source, int64_t ld, in
         for (int j = first; j < Columns; j += kStep, from += kStep * ld) {
             float *const target = place(i, j);
             if (j >= columns_left || left <= 0 || left >= 4) {
-                ptx::copy_async<16>(target, from, j < columns_left && left > 0);
+                ptx::copy_async<16, Once>(target, from, j < columns_left && left > 0);
             } else {
 #pragma unroll 1
                 for (int part = 0; part < 4; ++part)
@@ -114,7 +114,7 @@ __device__ __forceinline__ void copy_columns(const float *source, int64_t ld, in
             float *const target = place(i, j);
             const int left = j < columns_left ? length_left - i : 0;
             if (left >= Width || left <= 0) {
-                ptx::copy_async<4 * Width>(target, from, left > 0);
+                ptx::copy_async<4 * Width, Once>(target, from, left > 0);
             } else {
 #pragma unroll 1
                 for (int part = 0; part < Width; ++part)
@@ -132,7 +132,7 @@ __device__ __forceinline__ void copy_columns(const float *source, int64_t ld, in
                 float *const target = place(i, j);
                 const int left = j < columns_left ? length_left - i : 0;
                 if (left >= Width || left <= 0) {
-                    ptx::copy_async<4 * Width>(target, from, left > 0);
+                    ptx::copy_async<4 * Width, Once>(target, from, left > 0);
                 } else {
 #pragma unroll 1
                     for (int part = 0; part < Width; ++part)
@@ -223,12 +223,11 @@ __device__ __forceinline__ void ask_early(const Problem &problem, const Slices &
 // allow.
 template <class Tile, int Threads>
 struct SliceOutputs {
-    int rows, columns, rows_left, columns_left;
+    int rows, rows_left, columns_left;
     int64_t first_row, first_column;
 
     __device__ __forceinline__ SliceOutputs(const Slices &cut, const SlicePlace<Tile> &place)
-        : rows(cut.x_is_rows ? Tile::BX : Tile::BS), columns(cut.x_is_rows ? Tile::BS : Tile::BX),
-          rows_left(cut.x_is_rows ? place.x_left : place.s_left),
+        : rows(cut.x_is_rows ? Tile::BX : Tile::BS), rows_left(cut.x_is_rows ? place.x_left : place.s_left),
           columns_left(cut.x_is_rows ? place.s_left : place.x_left), first_row(cut.x_is_rows ? place.x0 : place.s0),
           first_column(cut.x_is_rows ? place.s0 : place.x0) {}
 
@@ -237,8 +236,15 @@ struct SliceOutputs {
     }
     template <class Visit>
     __device__ __forceinline__ void visit(int width, Visit visit) const {
-        for (int number = static_cast<int>(threadIdx.x); number < rows * columns / width; number += Threads) {
-            const int row = number % (rows / width) * width, column = number / (rows / width);
+        constexpr int kAll = Tile::BX * Tile::BS;
+        const int side = rows / width;
+        for (int number = static_cast<int>(threadIdx.x); number < kAll / width; number += Threads) {
+            int column;
+            if constexpr ((kAll & (kAll - 1)) == 0)
+                column = number >> (31 - __clz(side)); // a power of two, and a division would be most of the work
+            else
+                column = number / side;
+            const int row = (number - column * side) * width;
             if (row < rows_left && column < columns_left)
                 visit(row, column);
         }
@@ -273,13 +279,23 @@ __device__ __forceinline__ void store_sums(const Problem &problem, const Slices 
             sum += smem[(other * Tile::BS + s) * Tile::kSumRow + x];
         return sum;
     };
+    const auto total4 = [&](int x, int s) {
+        float4 sums = *reinterpret_cast<const float4 *>(smem + s * Tile::kSumRow + x);
+#pragma unroll 8
+        for (int other = 1; other < Sums; ++other) {
+            const float4 more = *reinterpret_cast<const float4 *>(smem + (other * Tile::BS + s) * Tile::kSumRow + x);
+            sums.x += more.x, sums.y += more.y, sums.z += more.z, sums.w += more.w;
+        }
+        return sums;
+    };
     const Epilogue epilogue(problem); // read again: fewer registers while k is walked
     const bool wide = outputs.wide(corner, ld);
     outputs.visit(wide ? 4 : 1, [&](int row, int column) {
         float *const target = corner + row + column * ld;
         const auto sum = [&](int i) { return cut.x_is_rows ? total(row + i, column) : total(column, row + i); };
         if (wide) {
-            const float4 sums{sum(0), sum(1), sum(2), sum(3)};
+            const float4 sums =
+                Tile::kSumRow % 4 == 0 && cut.x_is_rows ? total4(row, column) : float4{sum(0), sum(1), sum(2), sum(3)};
             if (split)
                 *reinterpret_cast<float4 *>(target) = sums;
             else
@@ -378,7 +394,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                            whole_s = k == Tile::kTeamK && s_left == Tile::BS;
                 const auto place_x = [&](int i, int j) { return stage + kTileX.at(i, j); };
                 if (wide_x)
-                    copy_columns<4, kTileX.length(), kTileX.columns(), Tile::kTeamThreads>(
+                    copy_columns<4, kTileX.length(), kTileX.columns(), Tile::kTeamThreads, true>(
                         source_x, ld_x, length_x, columns_x, whole_x, member, place_x);
                 else
                     copy_columns<1, kTileX.length(), kTileX.columns(), Tile::kTeamThreads>(

@@ -34,6 +34,10 @@ struct alignas(8) uint2 {
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
+inline int __clz(int value) {
+    return __builtin_clz(static_cast<unsigned>(value));
+}
+
 inline float2 make_float2(float x, float y) {
     return {x, y};
 }
