@@ -279,6 +279,10 @@ def test_streams(engine, handle):
     assert value_of(lib.pyblasGetStream, handle, "pyblasStream_t *") == ffi.NULL
 
 
+# Keeps a stream busy for so many cycles.
+HOLD = 'extern "C" __global__ void hold(long long cycles) { long long t = clock64(); while (clock64() - t < cycles); }'
+
+
 @pytest.mark.gpu
 def test_work_is_queued_on_the_stream_and_nothing_waits(gpu, gpu_handle):
     """The call returns while the stream is still held up by work in front of it."""
@@ -288,10 +292,7 @@ def test_work_is_queued_on_the_stream_and_nothing_waits(gpu, gpu_handle):
     problem = Problem(Product(64, 64, 64))
     problem.solve(gpu, gpu_handle)  # first use may load code
     blocks = problem.blocks(gpu)
-    hold = cupy.RawKernel(
-        'extern "C" __global__ void hold(long long cycles) { long long t = clock64(); while (clock64() - t < cycles); }',
-        "hold",
-    )
+    hold = cupy.RawKernel(HOLD, "hold")
     gpu.synchronize()
     with stream:
         hold((1,), (1,), (np.int64(400_000_000),))
@@ -301,6 +302,38 @@ def test_work_is_queued_on_the_stream_and_nothing_waits(gpu, gpu_handle):
     stream.synchronize()
     problem.check([gpu.host(block) for block in blocks])
     del kept
+
+
+SYNC = """
+import os
+import numpy as np, cupy
+import engines
+from engines import ffi, lib, message
+from problems import Problem, Product
+from test_handle import HOLD
+gpu = engines.Gpu()
+handle = gpu.handle()
+stream = cupy.cuda.Stream(non_blocking=True)
+assert lib.pyblasSetStream(handle, ffi.cast("pyblasStream_t", stream.ptr)) == 0
+problem = Problem(Product(64, 48, 80))
+problem.solve(gpu, handle)
+blocks = problem.blocks(gpu)
+hold = cupy.RawKernel(HOLD, "hold")
+with stream:
+    hold((1,), (1,), (np.int64(200_000_000),))
+status, kept = problem.start(gpu, handle, blocks)
+assert status == 0 and stream.done
+problem.check([gpu.host(block) for block in blocks])
+nowhere = dict(transa=0, transb=0, m=64, n=48, k=80, alpha=1.0, A=256, lda=64, B=256, ldb=80, beta=0.0, C=256, ldc=64)
+print(engines.invoke("sgemm", handle, nowhere), engines.selected(handle, "N", "N", 64, 48, 80)[0], message(), flush=True)
+os._exit(0)  # nothing can be done on a GPU after such a fault
+"""
+
+
+@pytest.mark.gpu
+def test_waiting_after_each_call_names_the_kernel_of_a_fault(prints):
+    status, kernel, text = prints(SYNC, PYBLAS_SGEMM_SYNC="1").split(maxsplit=2)
+    assert status == "13" and kernel in text and "(m=64 n=48 k=80 batch=1)" in text, text
 
 
 # ---- kernels by name --------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@
 namespace {
 
 constexpr int kForks = 100, kThreads = 2;
-constexpr unsigned kPatience = 10; // seconds that a child has
+constexpr unsigned kPatience = 60; // seconds that a child has
 
 bool multiplies(pyblasHandle_t handle) {
     const float a = 3, b = 5, one = 1, zero = 0;
