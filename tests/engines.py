@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 
 import numpy as np
@@ -53,6 +54,16 @@ def invoke(entry, handle, arguments, order="F", wide=False):
 
 def message():
     return ffi.string(lib.pyblasGetLastErrorMessage()).decode()
+
+
+def driver_is_started():
+    """Whether this process has called cuInit. NVML may load libcuda, to ask its version, and does not start it."""
+    try:
+        ask = ctypes.CDLL("libcuda.so.1").cuDeviceGetCount
+    except OSError:
+        return False
+    not_initialized = 3
+    return ask(ctypes.byref(ctypes.c_int())) != not_initialized
 
 
 def kernel_rows(types="float32"):

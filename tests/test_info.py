@@ -74,9 +74,15 @@ def test_hidden_gpus_are_no_gpus(prints):
     assert prints(program, CUDA_VISIBLE_DEVICES="") == "[] True"
 
 
-def test_asking_does_not_load_the_driver(prints):
-    program = "import pyblas_sgemm; pyblas_sgemm.info(); print('libcuda.so' in open('/proc/self/maps').read())"
+def test_asking_does_not_start_the_driver(prints):
+    program = "import pyblas_sgemm, engines; pyblas_sgemm.info(); print(engines.driver_is_started())"
     assert prints(program) == "False"
+
+
+@pytest.mark.gpu
+def test_using_it_does(prints):
+    program = "import cupy, engines; cupy.cuda.Device(0).compute_capability; print(engines.driver_is_started())"
+    assert prints(program) == "True"
 
 
 # ---- a machine whose driver says what the test wants --------------------------------------------------------------------

@@ -110,12 +110,15 @@ assert (pyblas_sgemm.matmul(numpy.ones((300, 200), "f4"), numpy.ones((200, 300),
 def test_import_loads_no_cuda_library(prints):
     program = """
 import pyblas_sgemm
-from pyblas_sgemm._cffi import ffi, lib
-lib.pyblasDeviceCount(ffi.new("int *"))
-maps = open("/proc/self/maps").read()
-print([name for name in ("libcuda.so", "libcudart.so", "libcublas.so") if name in maps])
+def loaded():
+    maps = open("/proc/self/maps").read()
+    return [name for name in ("libcuda.so", "libcudart.so", "libcublas.so", "libnvidia-ml.so") if name in maps]
+print(loaded())
+import engines
+engines.lib.pyblasDeviceCount(engines.ffi.new("int *"))
+print([name for name in loaded() if name != "libcuda.so"], engines.driver_is_started())
 """
-    assert prints(program) == "[]"
+    assert prints(program) == "[]\n[] False"
 
 
 def test_a_machine_without_a_driver_computes_on_the_cpu(tmp_path, prints):
