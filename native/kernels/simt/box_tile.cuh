@@ -133,15 +133,25 @@ __device__ __forceinline__ void multiply_quads(const float *tile_held, int place
                     }
             }
     } else {
+        // Two of the other side wait for each k of the held one; one, where both sides are as long and that is quicker.
+        constexpr int kAtOnce = Held::kCount < Streamed::kCount ? 2 : 1;
 #pragma unroll
-        for (int j = 0; j < Streamed::kCount; ++j) {
-            const float4 quad = Streamed::quad_k(tile_streamed, place_streamed, quad_k, j);
-            const float four[4] = {quad.x, quad.y, quad.z, quad.w};
+        for (int j = 0; j < Streamed::kCount; j += kAtOnce) {
+            float four[4][kAtOnce];
+#pragma unroll
+            for (int r = 0; r < kAtOnce; ++r) {
+                const float4 quad = Streamed::quad_k(tile_streamed, place_streamed, quad_k, j + r);
+                four[0][r] = quad.x, four[1][r] = quad.y, four[2][r] = quad.z, four[3][r] = quad.w;
+            }
 #pragma unroll
             for (int k = 0; k < 4; ++k)
 #pragma unroll
-                for (int i = 0; i < Held::kCount; ++i)
-                    sum(i, j) = fmaf(held[k][i], four[k], sum(i, j));
+                for (int r = 0; r < kAtOnce; ++r)
+#pragma unroll
+                    for (int step = 0; step < Held::kCount; ++step) {
+                        const int i = r % 2 ? Held::kCount - 1 - step : step; // there and back
+                        sum(i, j + r) = fmaf(held[k][i], four[k][r], sum(i, j + r));
+                    }
         }
     }
 }
