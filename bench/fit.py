@@ -18,6 +18,8 @@ from pathlib import Path
 
 Row = dict[str, str]
 NEAR = 1.5  # times the best measured: further away a prediction decides nothing
+LADDER = ("naive", "coalesced", "smem_tile", "thread_tile", "vectorized", "conflict_free", "double_buffer", "async_",
+          "wmma_tf32", "mma_tf32", "wgmma_tf32")  # fmt: skip
 MODES = {"fp32_pedantic": "pedantic", "fp32": "chosen", "tf32": "tf32"}  # strictest first; where the csv has its choice
 
 

@@ -15,12 +15,11 @@ import argparse
 import csv
 import math
 import subprocess
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from fit import MODES, Row, by_shape, legal, name, seconds
-from scipy.optimize import least_squares
+from fit import LADDER, MODES, Row, by_shape, legal, name, seconds
+from scipy.optimize import minimize
 
 # In the order of cost.hpp: what is usual, and by how much, as a logarithm, rows differ in it.
 PRIORS = {
@@ -43,13 +42,22 @@ PRIORS = {
     "partial_byte": (2.0, 1.0),
     "piece": (30e-9, 1.0),
 }
-TENSOR_PRIORS = {"start": (6e-6, 0.3), "flop": (0.3, 0.3)}  # of rows that multiply by tensor cores
-LISTED = 1.5  # times the weight of a random shape: what shapes.json names
+FAMILY_PRIORS = {
+    "wgmma": {"start": (6e-6, 0.3), "flop": (0.3, 0.3)},  # tensor cores multiply
+    "producer_tile": {"wave": (3e-6, 0.5), "flop": (1.27, 0.2), "copy": (8.0, 1.0)},
+    "team_tile": {"flop": (0.42, 0.5)},  # several teams of a block multiply
+}
+MODE_SHARES = {"fp32_pedantic": 1.0, "fp32": 1.0, "tf32": 0.3}
+SURE = 0.025  # a prediction, as a logarithm, for what a wrong choice costs
+REGRET = 40.0  # times the regret: what the fit loses by it
+FAR = 1.5  # a time's weight falls with that power of how many times the best it is
+STEPS = 700
+TINY = 1e-30  # square roots of 0 have no derivative
+LISTED, WEIGHTS = 1.5, {"random": 1.0, "contested": 0.5}  # of a shape, by its source: shapes.json, or these
 NOISE = 0.05  # of a time, as a logarithm: what the model and the clock leave
-LADDER = ("naive", "coalesced", "smem_tile", "thread_tile", "vectorized", "conflict_free", "double_buffer", "async_",
-          "wmma_tf32", "mma_tf32")  # fmt: skip
 
 Values = dict[str, np.ndarray]
+Rates = dict[str, float] | dict[str, np.ndarray]  # of one kernel, or of each product's kernel
 
 
 class Counter:
@@ -84,47 +92,99 @@ class Counter:
         table = np.array([self.work[self.question(row), row["kernel"]] for row in rows]).T
         return dict(zip(self.names, table, strict=True))
 
-    def predict(self, w: Values, r: dict[str, float]) -> np.ndarray:
+    def predict(self, w: Values, r: Rates) -> np.ndarray:
         processor, share = self.flops / self.multiprocessors, self.bandwidth / self.multiprocessors
 
         def wave(count: np.ndarray) -> np.ndarray:
             waits = r["step"] * w["steps"] + r["trip"] * w["trips"]
             issued = r["flop"] * w["flops"] + 2 * (r["copy"] * w["copies"] + r["narrow"] * w["narrow"])
             brings = count * r["byte"] * w["bytes"] / share
-            overlapped = np.sqrt(waits**2 + (count * issued / processor) ** 2 + brings**2)
+            overlapped = np.sqrt(waits**2 + (count * issued / processor) ** 2 + brings**2 + TINY)
             return r["wave"] + r["fold"] * w["folds"] + r["single"] * w["single"] + overlapped
 
         blocks = w["waves"] * wave(w["resident"]) + (w["last"] > 0) * wave(w["last"])
         moved = (r["read"] * w["read"] + r["written"] * w["written"]
                  + r["written_singly"] * w["written_singly"]) / self.bandwidth  # fmt: skip
         crowd = r["crowd"] * np.sqrt(np.minimum(1, w["blocks"] / self.multiprocessors))
-        return (r["start"] + r["block"] * w["blocks"] + crowd + np.hypot(blocks, moved)
+        return (r["start"] + r["block"] * w["blocks"] + crowd + np.sqrt(blocks**2 + moved**2)
                 + r["second_kernel"] * w["second_kernels"] + r["partial_byte"] * w["partial_bytes"] / self.bandwidth
                 + r["piece"] * w["pieces"])  # fmt: skip
 
 
-def fit(counter: Counter, rows: list[Row]) -> dict[str, float]:
-    work, measured = counter.values(rows), np.array([seconds(row) * 1e-6 for row in rows])
-    priors = PRIORS | (TENSOR_PRIORS if rows[0]["kernel"].startswith("wgmma") else {})
-    usual, spread = np.array(list(priors.values())).T
+def priors_of(kernel: str) -> tuple[np.ndarray, np.ndarray]:
+    """What is usual, and the spread."""
+    family = next((family for family in FAMILY_PRIORS if kernel.startswith(family)), "")
+    usual, spread = np.array(list((PRIORS | FAMILY_PRIORS.get(family, {})).values())).T
+    return usual, spread
 
-    def rates(x: np.ndarray) -> dict[str, float]:
-        return dict(zip(PRIORS, usual * np.exp(x), strict=True))
 
-    weight = np.array([1 if row["source"] == "random" else LISTED for row in rows]) / NOISE
+class Choices:
+    """Which rows could be taken for the products that were measured, and what each would cost."""
 
-    def misses(x: np.ndarray) -> np.ndarray:
-        return np.concatenate([np.log(counter.predict(work, rates(x)) / measured) * weight, x / spread])
+    def __init__(self, rows: list[Row]) -> None:
+        place, sets = {id(row): i for i, row in enumerate(rows)}, []
+        for group in by_shape(rows):
+            for mode, share in MODE_SHARES.items():
+                allowed = legal(group, mode)
+                if len(allowed) > 1:
+                    best, weight = min(map(seconds, allowed)), share * weight_of(allowed[0])
+                    sets.append((weight, [(place[id(row)], min(seconds(row) / best - 1, 1.0)) for row in allowed]))
+        most = max(len(members) for _, members in sets)
+        self.weight = np.array([weight for weight, _ in sets])
+        self.members, self.regret = np.zeros((len(sets), most), int), np.zeros((len(sets), most))
+        self.there = np.zeros((len(sets), most), bool)
+        for i, (_, members) in enumerate(sets):
+            self.members[i, : len(members)], self.regret[i, : len(members)] = zip(*members, strict=True)
+            self.there[i, : len(members)] = True
 
-    return rates(least_squares(misses, np.zeros(len(PRIORS)), loss="soft_l1").x)
+    def cost(self, predicted: np.ndarray) -> tuple[float, np.ndarray]:
+        """Expected regret where predictions, logarithms, are known to SURE, and its derivatives."""
+        favour = np.where(self.there, -predicted[self.members] / SURE, -np.inf)
+        likely = np.exp(favour - favour.max(1, keepdims=True))
+        likely /= likely.sum(1, keepdims=True)
+        expected = (likely * self.regret).sum(1)
+        slopes = self.weight[:, None] * likely * (expected[:, None] - self.regret) / SURE
+        found = np.zeros_like(predicted)
+        np.add.at(found, self.members[self.there], slopes[self.there])
+        return float((self.weight * expected).sum()), found
+
+
+def weight_of(row: Row) -> float:
+    return WEIGHTS.get(row["source"], LISTED)
 
 
 def fit_all(counter: Counter, rows: list[Row]) -> dict[str, dict[str, float]]:
-    of = defaultdict(list)
-    for row in rows:
-        if counter.knows(row) and counter.kernel(row) == row["kernel"]:
-            of[row["kernel"]].append(row)
-    return {kernel: fit(counter, measured) for kernel, measured in sorted(of.items())}
+    """All rows' rates at once: what a prediction misses, what is unusual, and what wrong choices cost."""
+    rows = [row for row in rows if counter.knows(row) and counter.kernel(row) == row["kernel"]]
+    kernels = sorted({row["kernel"] for row in rows})
+    of = np.array([kernels.index(row["kernel"]) for row in rows])
+    usual, spread = np.array([priors_of(kernel) for kernel in kernels]).transpose(1, 0, 2)
+    work, measured = counter.values(rows), np.log([seconds(row) * 1e-6 for row in rows])
+    choices = Choices(rows)
+    near = {id(row): weight_of(row) * (min(map(seconds, legal(group, row["mode"]))) / seconds(row)) ** FAR
+            for group in by_shape(rows) for row in group}  # fmt: skip
+    weight = np.array([near[id(row)] for row in rows])
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        x = flat.reshape(usual.shape)
+        table = (usual * np.exp(x))[of].T
+        r = dict(zip(PRIORS, table, strict=True))
+        predicted = counter.predict(work, r)
+        # The derivative by a logarithm, exact: a step along the imaginary axis.
+        slopes = np.array([counter.predict(work, r | {key: r[key] * (1 + 1e-20j)}).imag * 1e20 for key in PRIORS])
+        missed = (np.log(predicted) - measured) / NOISE
+        robust = np.sqrt(1 + missed**2)
+        regret, by_choice = choices.cost(np.log(predicted))
+        by_prediction = weight * missed / robust / NOISE + REGRET * by_choice
+        by_rate = x / spread**2
+        np.add.at(by_rate, of, (slopes * by_prediction / predicted).T)
+        return float((weight * robust).sum() + (x**2 / spread**2).sum() / 2 + REGRET * regret), by_rate.ravel()
+
+    start, options = np.zeros(usual.size), {"maxiter": STEPS, "maxcor": 30}
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+    fitted = usual * np.exp(found.x.reshape(usual.shape))
+    return {kernel: dict(zip(PRIORS, map(float, values), strict=True))
+            for kernel, values in zip(kernels, fitted, strict=True)}  # fmt: skip
 
 
 def predictions(counter: Counter, rates: dict[str, dict[str, float]], rows: list[Row]) -> list[float]:

@@ -22,7 +22,7 @@ from pathlib import Path
 import cupy as cp
 import numpy as np
 import timing
-from fit import MODES, legal, report
+from fit import LADDER, MODES, legal, report
 from timing import Buffers, LibraryError, Pyblas, Shape, gpu_facts, time_groups
 
 from bench import HERE, gpu_kernels, shapes
@@ -49,6 +49,45 @@ def random_shapes(count: int, seed: int = 0) -> Iterator[Shape]:
             count -= 1
 
 
+def contested_shapes(count: int, seed: int = 2026) -> Iterator[Shape]:
+    """Sizes between those of several families, where predictions decide: they are there for the fit."""
+    random = np.random.default_rng(seed)
+
+    def between(low: int, high: int, step: int = 1) -> int:
+        return int(max(step, round(float(np.exp(random.uniform(np.log(low), np.log(high)))) / step) * step))
+
+    def ops() -> str:
+        return "NN" if random.random() < 0.4 else "".join(random.choice(list("NT"), 2))
+
+    def step() -> int:
+        return 1 if random.random() < 0.25 else 4 if random.random() < 0.4 else 16
+
+    found: dict[Shape, None] = {}
+    while len(found) < count:
+        kinds = []
+        s = step()
+        kinds.append((ops(), between(256, 3000, s), between(256, 3000, s), between(128, 4096, s), 1))
+        s = step()
+        kinds.append((ops(), between(1024, 60000, s), between(2, 64), between(64, 4096, s), 1))
+        s = step()
+        kinds.append((ops(), between(2, 64), between(1024, 60000, s), between(64, 8192, s), 1))
+        s = step()
+        kinds.append((ops(), between(16, 256, s), between(16, 256, s), between(2048, 100000, s), 1))
+        s, batch = step(), between(2, 256)
+        kinds.append((ops(), between(16, 1024, s), between(16, 1024, s), between(16, 1024, s), batch))
+        s = step()
+        kinds.append((ops(), between(8, 4000, s), between(8, 4000, s), between(4, 128, s), 1))
+        size = between(192, 2048, 64)
+        kinds.append((ops(), size, size, size, 1))
+        s = step()
+        tall = between(4096, 200000, s), between(16, 512, s), between(16, 512, s)
+        kinds.append((ops(), *tall, 1))
+        for shape in itertools.starmap(Shape, kinds):
+            if shape.flops < MOST_FLOPS / 10 and shape.bytes < MOST_BYTES / 2:
+                found[shape] = None
+    yield from itertools.islice(found, count)
+
+
 def predictions(pyblas: Pyblas, kernels: list[str], shape: Shape, mode: str) -> tuple[str, dict[str, float]]:
     """The kernel that the mode takes, and the predicted seconds of all that do not refuse."""
     pyblas.set_modes(mode, False)
@@ -65,6 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--random", type=int, default=200, help="how many random shapes")
     parser.add_argument("--seed", type=int, default=0, help="of the random shapes")
+    parser.add_argument("--contested", type=int, default=0, help="how many instead, between those of several families")
     parser.add_argument("--within", type=float, default=3.0, help="times the best prediction")
     parser.add_argument("--keep", type=float, default=1.5, help="times the best measured")
     parser.add_argument("--part", default="0/1", help="i/n: each n-th shape from the i-th on, to share them among GPUs")
@@ -83,6 +123,9 @@ def main() -> None:
     output = options.output or HERE / "results" / (facts["gpu"].lower().replace(" ", "-") + "-regret.csv")
     listed = {shape: family for family, shape in shapes([]) if shape.flops < 2e12}
     work = [*listed.items(), *((shape, "random") for shape in random_shapes(options.random, options.seed))]
+    if options.contested:
+        work = [(shape, "contested") for shape in contested_shapes(options.contested)]
+        kernels = [name for name in kernels if not name.startswith(LADDER)]
     part, parts = map(int, options.part.split("/"))
     rows = []
     with output.open("w", newline="") as file:

@@ -10,7 +10,8 @@
 using namespace pyblas;
 
 int main() {
-    const Device device = gpu_model(90, 132, 1.98e9, 4.59e12, 60 << 20, 227 << 10, "90a");
+    Device device = gpu_model(90, 132, 1.98e9, 4.59e12, 60 << 20, 227 << 10, "90a");
+    device.workspace = Workspace::kDefaultLimit;
     std::printf("%d %.9g %.9g\n", device.multiprocessors, device.fp32_flops, device.bandwidth);
     std::printf("waves resident last steps trips folds flops copies narrow bytes single blocks read written "
                 "written_singly second_kernels partial_bytes pieces\n");
@@ -26,12 +27,13 @@ int main() {
         problem.c = {nullptr, nullptr, m, m * n};
         problem.alpha.value = 1;
         for (int i = 0; const Kernel *kernel = kernel_at(i); ++i) {
-            // Some rows take deep k in the pedantic mode only.
+            // Some rows take deep k in the pedantic mode only, others nothing but tf32.
             const auto serves = [&](ComputeMode mode) {
                 problem.mode = mode;
                 return !illegal(*kernel, problem, device, Workspace::kDefaultLimit);
             };
-            if (!kernel->work || !(serves(ComputeMode::fp32) || serves(ComputeMode::fp32_pedantic)))
+            if (!kernel->work ||
+                !(serves(ComputeMode::fp32) || serves(ComputeMode::fp32_pedantic) || serves(ComputeMode::tf32)))
                 continue;
             const Work work = kernel->work(problem, device);
             std::printf("%d %s %s", line, kernel->name, work.row ? work.row : kernel->name);
