@@ -63,10 +63,9 @@ constexpr Shape kHalfShapes[] = {{64, 64, 64, 1},       {256, 256, 256, 1},    {
                                  {4096, 4096, 4096, 1}, {8192, 8192, 8192, 1}, {16, 4096, 4096, 1},
                                  {256, 256, 65536, 1},  {128, 128, 64, 384},   {2048, 2048, 64, 64},
                                  {4095, 4097, 4093, 1}, {8, 8, 8, 100000}};
-constexpr Shape kPedanticShapes[] = {{2047, 2049, 1023, 1},
-                                     {4095, 4097, 4093, 1},
-                                     {4097, 4095, 4093, 1},
-                                     {64, 4096, 1024, 1}}; // for multiply-adds alone
+constexpr Shape kPedanticShapes[] = {{2047, 2049, 1023, 1}, {4095, 4097, 4093, 1}, {4097, 4095, 4093, 1},
+                                     {64, 4096, 1024, 1},   {1728, 1088, 896, 1},  {14720, 64, 896, 1},
+                                     {552, 420, 116, 38}}; // for multiply-adds alone
 
 Problem problem_of(const Shape &shape, Op transa, Op transb) {
     Problem problem;

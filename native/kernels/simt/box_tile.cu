@@ -8,8 +8,8 @@
 //                                             registers, quads of the       left, when all warps have multiplied it
 //                                             other stream past them
 //
-// Operands whose address or steps are no multiples of 16 bytes are copied float by float, by all threads. 32 to 256
-// threads, up to 7 blocks on a multiprocessor and all of its shared memory. Refuses deep k: sums are not folded.
+// Operands whose address or steps are no multiples of 16 bytes are copied float by float, by all threads. 64 to 128
+// threads, up to 6 blocks on a multiprocessor and all of its shared memory. Refuses deep k: sums are not folded.
 #include "box_tile.cuh"
 
 namespace pyblas {
@@ -58,7 +58,6 @@ using Box100 = BoxTile<100, 100, 20, 100, 100, 4, 20, 4>;
 using Box64x128 = BoxTile<64, 128, 32, 64, 32, 8, 8, 3>;
 using Box128x64 = BoxTile<128, 64, 32, 64, 32, 8, 8, 3>;
 using Box128 = BoxTile<128, 128, 32, 64, 64, 8, 16, 2>;
-using Box128x256 = BoxTile<128, 256, 32, 64, 64, 8, 16, 1>;
 
 template <class Tile>
 constexpr Footprint kFootprint{Tile::kThreads, Tile::kResident, Tile::kRoom};
@@ -67,10 +66,9 @@ constexpr Footprint kFootprint{Tile::kThreads, Tile::kResident, Tile::kRoom};
     {"box_tile_" name,      "box_tile", Engine::gpu,      kFp32Modes, 90, true, refuses<Tile>, nullptr, nullptr,       \
      launch_box_tile<Tile>, true,       kFootprint<Tile>, work<Tile>}
 constexpr Kernel kRows[] = {
-    PYBLAS_BOX_ROW("48x48x48", Box48),        PYBLAS_BOX_ROW("96x96x32", Box96),
-    PYBLAS_BOX_ROW("100x100x20", Box100),     PYBLAS_BOX_ROW("64x128x32", Box64x128),
-    PYBLAS_BOX_ROW("128x64x32", Box128x64),   PYBLAS_BOX_ROW("128x128x32", Box128),
-    PYBLAS_BOX_ROW("128x256x32", Box128x256),
+    PYBLAS_BOX_ROW("48x48x48", Box48),      PYBLAS_BOX_ROW("96x96x32", Box96),
+    PYBLAS_BOX_ROW("100x100x20", Box100),   PYBLAS_BOX_ROW("64x128x32", Box64x128),
+    PYBLAS_BOX_ROW("128x64x32", Box128x64), PYBLAS_BOX_ROW("128x128x32", Box128),
 };
 #undef PYBLAS_BOX_ROW
 

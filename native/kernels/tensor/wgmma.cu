@@ -92,7 +92,8 @@ size_t workspace(const Problem &problem, const Device &device) {
            depth_parts<Tile>(problem, panel, device, device.workspace).template bytes<Tile>();
 }
 
-// Packing by bytes, operands of a deep k read twice; then whole waves of tiles. Each part is packed and multiplied.
+// Packing by bytes, operands of a deep k read twice; what does not lie along k is turned, for half as much again. Then
+// whole waves of tiles. Each part is packed and multiplied.
 template <class Tile>
 Work work(const Problem &problem, const Device &device) {
     constexpr double kOutput = 2.0 * plane_count(Tile::kScheme);
@@ -100,9 +101,9 @@ Work work(const Problem &problem, const Device &device) {
     const auto pieces = [](int64_t extent, int64_t piece) { return static_cast<double>((extent + piece - 1) / piece); };
     const double m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
     const double k = static_cast<double>(problem.k), batch = static_cast<double>(problem.batch);
-    const auto bytes_packed = [&](const Operand &operand, double rows) {
+    const auto bytes_packed = [&](const Operand &operand, double rows, bool turned) {
         return (!operand.array && operand.stride == 0 ? 1 : batch) * rows * k *
-               ((problem.k <= kMostDepthAtOnce ? 4 : 8) + kOutput);
+               ((problem.k <= kMostDepthAtOnce ? 4 : 8) + kOutput) * (turned ? 1.5 : 1);
     };
     const double parts_m = pieces(problem.m, panel.rows), parts_n = pieces(problem.n, panel.columns);
     const double parts = parts_m * parts_n * pieces(problem.batch, panel.batch);
@@ -120,7 +121,8 @@ Work work(const Problem &problem, const Device &device) {
     if (problem.c.ld % 4 != 0)
         work.single = std::min(1.0, m / Tile::BM) * std::min(1.0, n / Tile::BN);
     work.second_kernels = parts;
-    work.partial_bytes = parts_n * bytes_packed(problem.a, m) + parts_m * bytes_packed(problem.b, n);
+    work.partial_bytes = parts_n * bytes_packed(problem.a, m, problem.transa == Op::N) +
+                         parts_m * bytes_packed(problem.b, n, problem.transb == Op::T);
     return work;
 }
 
