@@ -179,10 +179,12 @@ def _is_jax(x: object) -> bool:
 
 def _torch_view(torch: Any, x: Any, name: str, types: tuple[str, ...]) -> View:
     kind = _require_type(name, x.dtype, str(x.dtype).removeprefix("torch."), types)
-    if x.layout is not torch.strided or x.is_neg() or x.device.type not in ("cpu", "cuda"):
+    if x.layout is not torch.strided or x.device.type not in ("cpu", "cuda"):
         raise TypeError(
             f"{name} is a {x.layout} tensor on {x.device}; a strided one on the CPU or a CUDA device is needed"
         )
+    if x.is_neg():
+        raise TypeError(f"{name} is a view of numbers whose signs are still to be changed; pass its resolve_neg()")
     # Reading a tensor that requires gradients is fine, as through detach(): the product is not recorded. Writing into one
     # behind autograd's back is not.
     item = _ITEMS[kind]
@@ -387,6 +389,8 @@ def require_writable(function: str, name: str, seen: View) -> None:
     if seen.readonly:
         reason = ", as it requires gradients; pass its detach()" if seen.library == "torch" else ""
         raise InvalidValueError(f"{function}: {name} is read-only{reason}")
+    if seen.library == "torch" and any(n > 1 and step == 0 for n, step in zip(seen.shape, seen.strides, strict=True)):
+        raise InvalidValueError(f"{function}: {name} is expanded, so its elements stand for several; pass its clone()")
 
 
 def stream_address(stream: object) -> int:
@@ -592,7 +596,9 @@ def _host_scalar(name: str, x: object) -> float | None:
     if isinstance(x, (complex, np.complexfloating, str, bytes)) or x is None:
         raise TypeError(f"{name} is a {_type_name(x)}; a real number is needed")
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor) and x.device.type == "cpu" and x.dim() == 0:
+    if torch is not None and isinstance(x, torch.Tensor):
+        if x.device.type != "cpu" or x.dim() != 0:
+            return None  # nothing more is asked of it here: with gradients it has no interface
         if x.is_complex():
             raise TypeError(f"{name} is a {x.dtype}; a real number is needed")
         return float(x.item())
@@ -775,7 +781,7 @@ def empty(like: View, shape: tuple[int, ...]) -> Any:
     if numba is not None and type(like.array).__module__.startswith("numba"):
         return numba.device_array(shape, np.float32)
     raise TypeError(
-        f"{_type_name(like.array)} cannot be made here; pass out, or CuPy or PyTorch arrays of the same memory"
+        f"matmul: {_type_name(like.array)} cannot be made here; pass out, or CuPy or PyTorch arrays of the same memory"
     )
 
 
@@ -790,7 +796,7 @@ def packed_copy(seen: View) -> View:
     """The same values in a new array in C order."""
     if seen.library == "interface":
         raise TypeError(
-            f"{_type_name(seen.array)} would have to be copied here, as BLAS cannot be told of it as it lies;"
+            f"matmul: {_type_name(seen.array)} would have to be copied, as BLAS cannot be told of it as it lies;"
             " pass a CuPy array or a PyTorch tensor of the same memory"
         )
     result = view(empty(seen, seen.shape), "a copy")

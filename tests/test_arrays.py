@@ -655,6 +655,32 @@ def test_what_short_calls_leave_to_the_long_way(library, short_calls, stand_in):
     assert short_calls == []
 
 
+def test_tensors_that_require_gradients_may_be_scalars(torch):
+    class WithGradients(torch.Tensor):
+        requires_grad = True
+
+        @property
+        def __cuda_array_interface__(self):
+            raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad.")
+
+    alpha, beta = (WithGradients(np.array(x, np.float32)) for x in (2, 3))
+    _, _, views = _arrays.scalars("sgemm", alpha, beta, 0, 7)
+    assert [float(seen.array.memory) for seen in views] == [2, 3]
+
+
+def test_tensors_that_cannot_be_written_or_read_say_what_to_pass(torch, short_calls):
+    a = torch.Tensor(floats(2, 2))
+    expanded = torch.Tensor(np.lib.stride_tricks.as_strided(floats(1), (2, 2), (0, 0)))
+    with pytest.raises(InvalidValueError, match=r"matmul: out is expanded.*clone"):
+        pyblas_sgemm.matmul(a, a, out=expanded)
+    with pytest.raises(InvalidValueError, match=r"sgemm: C is expanded.*clone"):
+        pyblas_sgemm.sgemm("N", "N", 2, 2, 2, 1, a, 2, a, 2, 0, expanded, 2)
+    negated = torch.Tensor(floats(2, 2))
+    negated.is_neg = lambda: True
+    with pytest.raises(TypeError, match=r"matmul: a is a view .*resolve_neg"):
+        pyblas_sgemm.matmul(negated, a)
+
+
 def test_parameters_are_read_and_not_written(torch, short_calls):
     a, c = floats(4, 4), np.zeros((4, 4), np.float32)
     weight = torch.nn.Parameter(a)
