@@ -8,8 +8,8 @@
 //     [ 8 to 256 threads   ] |                 | [ block ]   columns and tell each other what they have measured;
 //     one pass up to 8192    v                 v [ block ]   deeper ones are measured by slices of k in a launch before
 //
-// What is read once is held in registers. 4 bytes are read for an element (8 where it is measured before) and 4
-// written, or 6 with three planes. 256 or 512 threads, 8 KB. Refuses nothing.
+// What is read once is held in registers: 4 bytes for an element (8 where it is measured before), and 4 written, or 6
+// with three planes. Few columns of up to 512 of k go to blocks of 16. 256 or 512 threads, 8 KB. Refuses nothing.
 #include "pack.hpp"
 
 #include <algorithm>
@@ -37,8 +37,9 @@ struct Source {
     uint32_t used;      // that have something to do
     int slices;         // of k, that are measured side by side
     int64_t slice_depth;
-    int pieces, pieces_bits; // contiguous x: blocks along k, 2^pieces_bits and a cluster if they measure
+    int pieces; // contiguous x: blocks along k, a cluster if they measure
     int piece_depth;
+    bool asks_ahead; // for its lines to be in the L2 when the kernels ahead end
 };
 
 // ---- what a row's extent says --------------------------------------------------------------------------------------
@@ -210,8 +211,8 @@ __device__ __forceinline__ void pack_rows(const Source &source, uint32_t number)
 
 constexpr int kMeasuredX = 128; // of x, in a measuring block: four for each lane
 constexpr int kPackedX = 32;    // of x, in a block that packs
-constexpr int kAcross = kPackedX / 4;
-constexpr int kMostPieces = 8; // blocks of a cluster
+constexpr int kWholeX = 16;     // the same where a block has all of k
+constexpr int kMostPieces = 8;  // blocks of a cluster
 
 __device__ __forceinline__ bool wide_quads(const float *corner, int64_t ld, int64_t x_left) {
     return reinterpret_cast<uintptr_t>(corner) % 16 == 0 && ld % 4 == 0 && x_left % 4 == 0;
@@ -266,23 +267,24 @@ __device__ __forceinline__ void measure_columns(const Source &source, uint32_t n
     planes.extents[(slice * planes.batch + batch) * planes.rows + x0 + x] = extent;
 }
 
-// Measured: extents are there already.
-template <Scheme scheme, int Threads, int Held, bool Measured>
+// X columns for each block. Measured: extents are there already.
+template <Scheme scheme, int Threads, int Held, int X, bool Measured>
 __device__ __forceinline__ void pack_columns(const Source &source, uint32_t number) {
-    constexpr int kWarps = Threads / 32, kStep = Threads / kAcross; // of k, from one quad of a thread to its next
-    __shared__ Extent smem_extents[kWarps][kPackedX];
-    __shared__ Extent smem_pieces[kMostPieces][kPackedX]; // of the blocks of a cluster
+    constexpr int kAcross = X / 4, kWarps = Threads / 32;
+    constexpr int kStep = Threads / kAcross; // of k, from one quad of a thread to its next
+    __shared__ Extent smem_extents[kWarps][X];
+    __shared__ Extent smem_pieces[X == kPackedX ? kMostPieces : 1][X]; // of the blocks of a cluster
     __shared__ float4 smem_factors[kAcross];
     __shared__ uint64_t told; // barrier: all blocks of the cluster have told what they measured
     // place
     const Planes &planes = source.planes;
     const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-    const uint32_t column = Measured ? number / source.pieces : number >> source.pieces_bits;
-    const int piece = static_cast<int>(number - column * source.pieces);
+    const uint32_t column = number / source.pieces;
+    const int piece = static_cast<int>(number - column * source.pieces), own_x = lane % X;
     const uint32_t batch = planes.batch == 1 ? 0 : column / source.tiles_x;
-    const int64_t x0 = int64_t{column - batch * source.tiles_x} * kPackedX;
+    const int64_t x0 = int64_t{column - batch * source.tiles_x} * X;
     const bool exists = number < source.used; // whole clusters can have blocks too many
-    const bool alone = Measured || source.pieces == 1;
+    const bool alone = Measured || X != kPackedX || source.pieces == 1;
     const int64_t k0 = int64_t{piece} * source.piece_depth,
                   k_left = exists && planes.depth > k0 ? planes.depth - k0 : 0;
     const int k_end = k_left < source.piece_depth ? static_cast<int>(k_left) : source.piece_depth;
@@ -295,7 +297,7 @@ __device__ __forceinline__ void pack_columns(const Source &source, uint32_t numb
         if (thread == 0) {
             ptx::init_barrier(&told, 1);
             ptx::publish_barriers();
-            ptx::arrive_and_expect(&told, source.pieces * kPackedX * static_cast<int>(sizeof(Extent)));
+            ptx::arrive_and_expect(&told, source.pieces * X * static_cast<int>(sizeof(Extent)));
         }
         ptx::announce_to_cluster(); // this block runs, and others may write to it
     }
@@ -313,10 +315,10 @@ __device__ __forceinline__ void pack_columns(const Source &source, uint32_t numb
     if constexpr (Measured) {
         const Extent *const extents = planes.extents + batch * planes.rows + x0;
         Extent extent = no_extent();
-        if (lane < x_left)
+        if (own_x < x_left)
             for (int slice = warp; slice < source.slices; slice += kWarps)
-                include(&extent, extents[slice * planes.batch * planes.rows + lane]);
-        smem_extents[warp][lane] = extent;
+                include(&extent, extents[slice * planes.batch * planes.rows + own_x]);
+        smem_extents[warp][own_x] = extent;
     } else {
         Extent extents[4] = {no_extent(), no_extent(), no_extent(), no_extent()};
 #pragma unroll
@@ -338,22 +340,23 @@ __device__ __forceinline__ void pack_columns(const Source &source, uint32_t numb
     Extent extent = no_extent(); // of the lane's column in this block
 #pragma unroll
     for (int i = 0; i < kWarps; ++i)
-        include(&extent, smem_extents[i][lane]);
+        include(&extent, smem_extents[i][own_x]);
     if (!alone) {
         // Each warp tells one block of the cluster.
         ptx::wait_for_cluster();
         if (warp < source.pieces)
-            ptx::tell_block(&smem_pieces[piece][lane], extent, &told, warp);
+            ptx::tell_block(&smem_pieces[piece][own_x], extent, &told, warp);
     }
     if (warp == 0) {
         if (!alone) {
             ptx::wait_for_blocks(&told, 0);
             for (int i = 0; i < source.pieces; ++i)
-                include(&extent, smem_pieces[i][lane]);
+                include(&extent, smem_pieces[i][own_x]);
         }
         const int32_t exponent = row_exponent<scheme>(extent, source.least_exponent);
-        reinterpret_cast<float *>(smem_factors)[lane] = row_factor<scheme>(exponent);
-        if (piece == 0 && lane < x_left)
+        if (lane < X)
+            reinterpret_cast<float *>(smem_factors)[lane] = row_factor<scheme>(exponent);
+        if (piece == 0 && lane < X && lane < x_left)
             planes.exponents[batch * planes.rows + x0 + lane] = exponent;
     }
     __syncthreads();
@@ -383,21 +386,47 @@ __global__ void __launch_bounds__(kThreads)
     measure_columns(second ? b : a, second ? number - a.blocks : number);
 }
 
-template <Scheme scheme, int Threads, int Held, int Resident, bool Measured>
+// Asks for what a block is going to read, by lines of 32 floats.
+template <int Threads, int X>
+__device__ __forceinline__ void ask(const Source &source, uint32_t number) {
+    constexpr int kLine = 32;
+    const Planes &planes = source.planes;
+    const int thread = static_cast<int>(threadIdx.x);
+    if (source.contiguous_k) {
+        const uint32_t batch = number / source.tiles_x, tile = number - batch * source.tiles_x;
+        const int rows = Threads >> source.team_bits;
+        const int64_t row0 = int64_t{tile} * rows, left = planes.rows - row0;
+        const int lines = static_cast<int>((planes.depth + kLine - 1) / kLine),
+                  all = rows < left ? rows * lines : static_cast<int>(left) * lines;
+        for (int i = thread; i < all; i += Threads)
+            ptx::prefetch(source.matrix.matrix(batch) + (row0 + i / lines) * source.matrix.ld + i % lines * kLine);
+    } else {
+        const uint32_t column = number / source.pieces, batch = column / source.tiles_x;
+        const int64_t k0 = int64_t{number - column * source.pieces} * source.piece_depth, left = planes.depth - k0;
+        const float *const corner =
+            source.matrix.matrix(batch) + int64_t{column - batch * source.tiles_x} * X + k0 * source.matrix.ld;
+        for (int k = thread; k < left && k < source.piece_depth; k += Threads)
+            ptx::prefetch(corner + k * source.matrix.ld);
+    }
+}
+
+template <Scheme scheme, int Threads, int Held, int Resident, bool Measured, int X = kPackedX>
 __global__ void __launch_bounds__(Threads, Resident)
     pack_planes(const Scalar alpha, __grid_constant__ const Source first, __grid_constant__ const Source second) {
     const uint32_t number = static_cast<uint32_t>(block_number());
-    ptx::launch_dependents();
-    ptx::wait_for_predecessors();
-    if (kEmptyHere || number >= first.blocks + second.blocks || alpha.load() == 0.0f)
-        return;
     const bool later = number >= first.blocks;
     const Source &source = later ? second : first;
     const uint32_t mine = later ? number - first.blocks : number;
+    ptx::launch_dependents();
+    if (!kEmptyHere && source.asks_ahead && mine < source.used)
+        ask<Threads, X>(source, mine);
+    ptx::wait_for_predecessors();
+    if (kEmptyHere || number >= first.blocks + second.blocks || alpha.load() == 0.0f)
+        return;
     if (source.contiguous_k)
         pack_rows<scheme, Threads, Held>(source, mine);
     else
-        pack_columns<scheme, Threads, Held, Measured>(source, mine);
+        pack_columns<scheme, Threads, Held, X, Measured>(source, mine);
 }
 
 Source source_of(const Operand &matrix, const Planes &planes, Scheme scheme) {
@@ -422,7 +451,8 @@ void cover(Source *source, int64_t side, int64_t depth) {
 struct Shape {
     int threads, held;
 
-    constexpr int depth() const { return held * threads / kAcross; } // of k, that a block holds of columns
+    // Of k, that a block holds of so many columns.
+    constexpr int depth(int x = kPackedX) const { return 4 * held * threads / x; }
 };
 constexpr Shape kShallow{kThreads, kHeld}, kDeep{kThreads, kMostHeld}, kDeepest{kMostThreads, kMostHeld};
 constexpr Shape kPaired{kMostThreads, kHeld}; // two blocks hold a column
@@ -437,17 +467,16 @@ void share_rows(Source *source, const Shape &shape) {
 }
 
 // Columns for the blocks of a cluster, enough of them to keep the device busy, or, measured before, for any number of
-// blocks. All operands have so many columns.
+// blocks. All operands have so many columns. Clusters have a power of two of blocks, or six shallow ones.
 void share_columns(Source *source, const Shape &shape, bool measured, int64_t columns, int64_t busy) {
     const int64_t depth = source->planes.depth;
     source->pieces = static_cast<int>((depth + shape.depth() - 1) / shape.depth());
-    source->pieces_bits = 0;
-    if (!measured) {
-        while ((1 << source->pieces_bits) < source->pieces ||
-               ((2 << source->pieces_bits) <= kMostPieces && (64 << source->pieces_bits) < depth &&
-                (columns << source->pieces_bits) < busy * kPackedX))
-            ++source->pieces_bits;
-        source->pieces = 1 << source->pieces_bits;
+    if (!measured && !(shape.depth() == kShallow.depth() && source->pieces == 6)) {
+        int bits = 0;
+        while ((1 << bits) < source->pieces ||
+               ((2 << bits) <= kMostPieces && (64 << bits) < depth && (columns << bits) < busy * kPackedX))
+            ++bits;
+        source->pieces = 1 << bits;
     }
     source->piece_depth = static_cast<int>((depth + source->pieces - 1) / source->pieces);
     cover(source, kPackedX, source->pieces);
@@ -497,18 +526,28 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
                          : by_clusters && problem.k > kMostPieces * kDeep.depth()    ? kDeepest
                          : by_clusters && problem.k > kMostPieces * kShallow.depth() ? kDeep
                                                                                      : kShallow;
-    grid.threads = shape.threads;
-    // Both operands share one launch, and so the size of its clusters.
     int64_t columns = 0;
     for (const Source &source : sources)
         columns += source.contiguous_k ? 0 : source.planes.rows * source.planes.batch;
+    // Few columns that a block can hold whole need no cluster.
+    const bool whole = by_clusters && problem.k <= kShallow.depth(kWholeX) && columns <= busy * kWholeX;
+    grid.threads = shape.threads;
+    // Both operands share one launch, and so the size of its clusters. Only where alpha is known not to be 0 is there
+    // anything to be read before the kernels ahead have ended.
+    const bool asks_ahead = grid.early && problem.alpha.known() && !problem.a.array && !problem.b.array;
     for (Source &source : sources) {
-        if (source.contiguous_k)
+        source.asks_ahead = asks_ahead;
+        if (source.contiguous_k) {
             share_rows(&source, shape);
-        else
+        } else if (whole) {
+            source.pieces = 1;
+            source.piece_depth = static_cast<int>(problem.k);
+            cover(&source, kWholeX, 1);
+        } else {
             share_columns(&source, shape, measured, columns, paired ? 0 : busy);
-        if (!source.contiguous_k && by_clusters)
-            grid.cluster = source.pieces;
+            if (by_clusters)
+                grid.cluster = source.pieces;
+        }
     }
     for (Source &source : sources)
         source.blocks = (source.used + static_cast<uint32_t>(grid.cluster) - 1) / static_cast<uint32_t>(grid.cluster) *
@@ -521,6 +560,8 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
         using std::integral_constant;
         if (measured && any_columns)
             return start(integral_constant<Kernel, &pack_planes<kScheme, kThreads, kHeld, 2, true>>{});
+        if (whole)
+            return start(integral_constant<Kernel, &pack_planes<kScheme, kThreads, kHeld, 2, false, kWholeX>>{});
         if (paired)
             return start(integral_constant<Kernel, &pack_planes<kScheme, kMostThreads, kHeld, 1, false>>{});
         if (shape.threads == kMostThreads)

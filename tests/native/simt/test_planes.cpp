@@ -314,8 +314,10 @@ bool check(const Case &test, Scheme scheme) {
         const Region pointers_b(arrays[1].data(), arrays[1].size() * sizeof(void *), Access::read, "B's pointers");
         const Region pointers_c(arrays[2].data(), arrays[2].size() * sizeof(void *), Access::read, "C's pointers");
         Device device;
-        device.multiprocessors = 1;
-        device.sm = test.k <= 64 ? 90 : 80; // the simulator has only clusters of one block: those of short k
+        // The simulator has only clusters of one block: those of short k. Up to 512 of it no block needs others where
+        // the device has a multiprocessor for each 16 columns.
+        device.multiprocessors = test.k > 64 && test.k <= 512 ? 40 : 1;
+        device.sm = test.k <= 512 ? 90 : 80;
         const Launch launch_on = {&device, nullptr, start, sizes.bytes};
         Status status = pack(problem, packed, scheme, launch_on);
         if (status == kSuccess)
