@@ -841,6 +841,8 @@ struct Tile96x48 : WarpTile<96, 48, 64, 96, 48, 12, 12, 3, 1, 8> {};
 struct Tile80x80 : WarpTile<80, 80, 32, 80, 40, 10, 10, 4, 1, 4> {};
 struct Tile64x128 : WarpTile<64, 128, 32, 64, 64, 8, 16, 4, 1, 4> {};
 struct Tile128x64 : WarpTile<128, 64, 32, 64, 64, 8, 16, 4, 1, 4> {};
+struct Tile64x256 : WarpTile<64, 256, 32, 64, 64, 8, 16, 4, 1, 2> {};
+struct Tile256x64 : WarpTile<256, 64, 32, 64, 64, 8, 16, 4, 1, 2> {};
 struct Tile128x128 : WarpTile<128, 128, 32, 32, 128, 8, 16, 4, 1, 2> {};
 struct Tile192x96 : WarpTile<192, 96, 16, 96, 48, 12, 12, 4, 1, 2> {};
 struct Tile256x128 : WarpTile<256, 128, 16, 128, 32, 16, 8, 4, 1> {};
@@ -868,7 +870,8 @@ constexpr Kernel kRows[] = {
     PYBLAS_ROW("80x80x32_packed", Tile80x80, true),     PYBLAS_ROW("96x48x64", Tile96x48, false),
     PYBLAS_ROW("96x48x64_packed", Tile96x48, true),     PYBLAS_ROW("64x128x32", Tile64x128, false),
     PYBLAS_ROW("128x64x32", Tile128x64, false),         PYBLAS_ROW("128x64x32_packed", Tile128x64, true),
-    PYBLAS_ROW("128x128x32_packed", Tile128x128, true), PYBLAS_ROW("192x96x16_packed", Tile192x96, true),
+    PYBLAS_ROW("128x128x32_packed", Tile128x128, true), PYBLAS_ROW("64x256x32_packed", Tile64x256, true),
+    PYBLAS_ROW("256x64x32_packed", Tile256x64, true),   PYBLAS_ROW("192x96x16_packed", Tile192x96, true),
     PYBLAS_ROW("256x128x16", Tile256x128, false),       PYBLAS_ROW("256x128x16_packed", Tile256x128, true),
 };
 #undef PYBLAS_ROW
