@@ -420,7 +420,7 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
         const Asker<Tile::BN, Tile::BK> b(ways.b, place.batch, place.column, k_begin);
         if (plan.groups == 0) {
             Turn turn{0, 1};
-            for (int stage = 0; stage < stages && warp < 2; ++stage, turn.next(plan.slots)) {
+            for (int stage = 0; stage < stages && warp < 2; ++stage, turn.next(plan.slots, 1)) {
                 if (stage >= plan.slots)
                     ptx::wait(left + turn.slot, turn.parity);
                 float *const tile = smem + turn.slot * kSlotFloats;
@@ -513,7 +513,7 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
 
                 // advance
                 ptx::arrive(left + turn.slot);
-                turn.next(plan.slots);
+                turn.next(plan.slots, 1);
             }
             if (stages > plan.fold_stages)
                 fold<Tile>(totals, acc, done == 0, done + plan.fold_stages >= stages);

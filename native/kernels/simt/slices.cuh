@@ -465,20 +465,23 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
             // advance
             read = read + 1 == cut.ring ? 0 : read + 1;
         }
+        if constexpr (Tile::kTeams == 1)
+            __syncthreads();
     }
+    if constexpr (Tile::kTeams > 1)
+        __syncthreads();
 
-    // add up the groups, those of a warp and then those of the block, and store
-    end_walk<Tile, Tile::kSums, Tile::kThreads>(problem, cut, place, smem, [&] {
-        if constexpr (Tile::kWarpGroups > 1)
+    // add up the groups: those of a warp, then those of the block. As end_walk() does it, but a sum that is captured
+    // there would be spilled here.
+    if constexpr (Tile::kWarpGroups > 1)
 #pragma unroll
-            for (int flip = Tile::kLanes; flip < 32; flip *= 2)
+        for (int flip = Tile::kLanes; flip < 32; flip *= 2)
 #pragma unroll
-                for (int j = 0; j < Tile::TS; ++j)
+            for (int j = 0; j < Tile::TS; ++j)
 #pragma unroll
-                    for (int i = 0; i < Tile::TX; ++i)
-                        acc[j][i] += __shfl_xor_sync(0xffffffff, acc[j][i], flip);
-        if (group >= Tile::kGroups || group % Tile::kWarpGroups != 0)
-            return;
+                for (int i = 0; i < Tile::TX; ++i)
+                    acc[j][i] += __shfl_xor_sync(0xffffffff, acc[j][i], flip);
+    if (group < Tile::kGroups && group % Tile::kWarpGroups == 0)
 #pragma unroll
         for (int j = 0; j < Tile::TS; ++j) {
             const int s = ContiguousS ? 4 * lane_s + j / 4 * 4 * Tile::kLanesS + j % 4 : lane_s + j * Tile::kLanesS;
@@ -488,7 +491,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                 *reinterpret_cast<float4 *>(smem + row * Tile::kSumRow + 4 * (lane_x + quad * Tile::kLanesX)) =
                     float4{acc[j][4 * quad], acc[j][4 * quad + 1], acc[j][4 * quad + 2], acc[j][4 * quad + 3]};
         }
-    });
+    __syncthreads();
+
+    // store
+    store_sums<Tile, Tile::kSums, Tile::kThreads>(problem, cut, place, smem);
 }
 
 // What a tile reaches, measured: by this, ranges are chosen. What a product takes is predicted by Rates.
