@@ -135,6 +135,19 @@ private:
     int side_left_, line_, quad_, offset_;
 };
 
+// acc += an outer product.
+template <int TX, int TS>
+__device__ __forceinline__ void multiply_fragments(const float (&frag_x)[TX], const float (&frag_s)[TS],
+                                                   float (&acc)[TS][TX]) {
+#pragma unroll
+    for (int j = 0; j < TS; ++j)
+#pragma unroll
+        for (int i = 0; i < TX; ++i) {
+            const int inner = j % 2 ? TX - 1 - i : i; // registers serve two operands a cycle
+            acc[j][inner] = fmaf(frag_x[inner], frag_s[j], acc[j][inner]);
+        }
+}
+
 // acc += a group's k of a stage, of which so many are inside.
 template <class Tile, class ReaderX, class ReaderS>
 __device__ __forceinline__ void multiply_stage(const ReaderX &reader_x, const ReaderS &reader_s, const float *smem_x,
@@ -146,13 +159,7 @@ __device__ __forceinline__ void multiply_stage(const ReaderX &reader_x, const Re
         float frag_x[Tile::TX], frag_s[Tile::TS];
         reader_x.read(smem_x, k, frag_x);
         reader_s.read(smem_s, k, frag_s);
-#pragma unroll
-        for (int j = 0; j < Tile::TS; ++j)
-#pragma unroll
-            for (int i = 0; i < Tile::TX; ++i) {
-                const int inner = j % 2 ? Tile::TX - 1 - i : i; // registers serve two operands a cycle
-                acc[j][inner] = fmaf(frag_x[inner], frag_s[j], acc[j][inner]);
-            }
+        multiply_fragments(frag_x, frag_s, acc);
     }
 }
 

@@ -8,11 +8,12 @@
 //
 // 16x16, 32x32, 36x36: 256 threads share the k of each stage, as in skinny; 4 x 8 outputs, or 12 x 4, and 128
 // registers. 33x33: the same with 11 x 11 outputs, up to 210 registers, and lines that keep their alignment
-// (lines.cuh); on Hopper four more warps copy them. These refuse more than 1024 rows or columns, and devices with too
-// little shared memory. 64x64, 128x128: warp_tile's tiles, whose walk stream_k.cu cuts; they refuse what warp_tile
-// refuses.
+// (lines.cuh); on Hopper four more warps copy them, or the copy engine does (run_lines.cuh). These refuse more than
+// 1024 rows or columns, and devices with too little shared memory. 64x64, 128x128: warp_tile's tiles, whose walk
+// stream_k.cu cuts; they refuse what warp_tile refuses.
 #include "cut_tiles.hpp"
 #include "lines.cuh"
+#include "run_lines.cuh"
 #include "slices.cuh"
 #include "warp_tile.cuh"
 
@@ -55,11 +56,17 @@ Work work(const Problem &problem, const Device &device) {
     return slices_work<Tile>(problem, device, true, rate<Tile>());
 }
 
-// Lines are copied in quads wherever they begin.
+using Run33 = RunTile<33, 140, 11, 256, 5>;
+
+bool runs(const Problem &problem, const Device &device) {
+    return device.has_90a_code && has_runs<Run33>(problem);
+}
+
+// Lines are copied in quads wherever they begin; runs by nobody.
 template <class Tile>
 Work work_of_lines(const Problem &problem, const Device &device) {
     Work work = slices_work<Tile>(problem, device, true, rate<Tile>());
-    work.copies = (Tile::BX + Tile::BS) * work.folds * Tile::BK / 4;
+    work.copies = runs(problem, device) ? 0 : (Tile::BX + Tile::BS) * work.folds * Tile::BK / 4;
     work.narrow = work.trips = 0;
     return work;
 }
@@ -138,16 +145,22 @@ using Fed33 = FedLineTile<Tile33, 4>;
 using Deep16 = SliceTile<16, 16, 256, 4, 8, 256, 2>;
 using Deep32 = SliceTile<32, 32, 128, 4, 8, 256, 2>;
 
-// Of two kernels, whichever is launched.
+// Of two kernels of one row, whichever is launched.
 constexpr Footprint either(const Footprint &one, const Footprint &other) {
     return {std::max(one.threads, other.threads), std::min(one.resident, other.resident),
             std::max(one.shared_bytes, other.shared_bytes)};
 }
 
-// The same sums in the same order.
+size_t workspace_lines(const Problem &problem, const Device &device) {
+    return runs(problem, device) ? workspace<Run33>(problem, device) : workspace<Tile33>(problem, device);
+}
+
+// The first two add the same sums in the same order.
 Status launch_lines(const Problem &problem, const Launch &launch_on) {
-    return launch_on.device->has_90a_code ? launch_split_k<Fed33, FedLineKernels<Fed33>>(problem, launch_on)
-                                          : launch_split_k<Tile33, LineKernels<Tile33>>(problem, launch_on);
+    if (!launch_on.device->has_90a_code)
+        return launch_split_k<Tile33, LineKernels<Tile33>>(problem, launch_on);
+    return runs(problem, *launch_on.device) ? launch_split_k<Run33, RunKernels<Run33>>(problem, launch_on)
+                                            : launch_split_k<Fed33, FedLineKernels<Fed33>>(problem, launch_on);
 }
 
 #define PYBLAS_SPLIT_K_ROW(name, Tile)                                                                                 \
@@ -160,8 +173,9 @@ constexpr Kernel kRows[] = {
     PYBLAS_SPLIT_K_ROW("32x32x64", Tile32),
     PYBLAS_SPLIT_K_ROW("32x32x128", Deep32),
     PYBLAS_SPLIT_K_ROW("36x36x56", Tile36),
-    {"split_k_33x33x168", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses<Tile33>, workspace<Tile33>, nullptr,
-     launch_lines, false, either(kSliceFootprint<Tile33>, kSliceFootprint<Fed33>), work_of_lines<Tile33>},
+    {"split_k_33x33x168", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses<Tile33>, workspace_lines, nullptr,
+     launch_lines, false, either(either(kSliceFootprint<Tile33>, kSliceFootprint<Fed33>), kSliceFootprint<Run33>),
+     work_of_lines<Tile33>},
     {"split_k_64x64x16", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses_parts<64>, workspace_parts<64>, nullptr,
      launch_split_tiles<64>, true, kWarpTileFootprint<Tile64>, work_parts<64>},
     {"split_k_128x128x16", "split_k", Engine::gpu, kFp32Modes, 75, false, refuses_parts<128>, workspace_parts<128>,
