@@ -1,7 +1,7 @@
 // skinny: products with few rows or few columns, one vector included. The large operand is read once and decides the
 // time; it runs through shared memory as it lies, whatever its op, or, in 64x4x256, straight to registers. For Hopper,
-// in 128x.. (direct.cuh) warps of their own bring it, for up to 64 columns, and in 32x16x256 the copy engine
-// (boxed.cuh).
+// in 128x.. (direct.cuh) warps of their own bring it, for up to 64 columns, and in 32x8x256_boxed, 32x16x256 and
+// 32x32x256 the copy engine (boxed.cuh).
 //
 //          large operand                  a block has BM of its x and a range of k; its threads are quads of x by
 //    k +---+---+---+---+---+--            groups of k, and each holds 4 or 8 times BN sums
@@ -11,8 +11,8 @@
 //      +---+---+---+---+---+--
 //
 // With little k, lanes hold the small operand in registers (held.cuh): 64x16x16, 64x8x32, 64x4x64. 256 threads; up to
-// 128 registers and half of the shared memory, 64x16x128 and 32x16x256 all of both. Refuses products whose rows and
-// columns both are more than BN, and devices with too little shared memory.
+// 128 registers and half of the shared memory, 64x16x128 and the boxed ones all of both. Refuses products whose rows
+// and columns both are more than BN, and devices with too little shared memory.
 #include "boxed.cuh"
 #include "direct.cuh"
 #include "held.cuh"
@@ -57,6 +57,17 @@ Work work(const Problem &problem, const Device &device) {
     return slices_work<Tile>(problem, device, x_is_rows(problem), rate<Tile>());
 }
 
+// Rows of a box that the small operand does not fill take the engine longer, as measured: so many copies for each k.
+template <class Tile>
+Work work_of_boxes(const Problem &problem, const Device &device) {
+    constexpr double kUnfilled = 10;
+    Work all = work<Tile>(problem, device);
+    const bool along_k = x_is_rows(problem) ? problem.transb == Op::N : problem.transa == Op::T;
+    if (!along_k && std::min(problem.m, problem.n) % Tile::BS != 0)
+        all.narrow += kUnfilled * all.folds * Tile::BK;
+    return all;
+}
+
 template <class Tile, class Kernels = SliceKernels<Tile>>
 Status launch_skinny(const Problem &problem, const Launch &launch_on) {
     return launch_slices<Tile, Kernels>(problem, launch_on, x_is_rows(problem), rate<Tile>());
@@ -76,13 +87,15 @@ using Fed32 = FedTile<OwnTile<128, 32, 32, 8, 16, 16, 4, 1, 2, 256>, 8>;
 using Fed48 = FedTile<OwnTile<128, 48, 32, 8, 12, 16, 8, 1, 4, 256>, 8>;
 using Fed64 = FedTile<OwnTile<128, 64, 32, 8, 16, 16, 8, 1, 4, 256>, 8>;
 
+using Boxed8 = BoxedTile<OwnTile<32, 8, 256, 8, 8, 4, 4, 1, 1, 256>, 1, 5>;
 using Boxed16 = BoxedTile<OwnTile<32, 16, 256, 8, 16, 4, 4, 1, 1, 256>, 1, 4>;
+using Boxed32 = BoxedTile<OwnTile<32, 32, 256, 8, 16, 4, 4, 1, 2, 256>, 1, 3>;
 
 using Held16 = HeldTile<4, 16, 1, 2, 4, 4>;
 using Held8 = HeldTile<8, 8, 2, 2, 4, 4>;
 using Held4 = HeldTile<16, 4, 4, 2, 4, 4>;
 
-#define PYBLAS_SKINNY_ROW_OF(name, Tile, sm, needs_90a, Kernels)                                                       \
+#define PYBLAS_SKINNY_ROW_OF(name, Tile, sm, needs_90a, Kernels, work)                                                 \
     {"skinny_" name,                                                                                                   \
      "skinny",                                                                                                         \
      Engine::gpu,                                                                                                      \
@@ -96,14 +109,14 @@ using Held4 = HeldTile<16, 4, 4, 2, 4, 4>;
      false,                                                                                                            \
      kSliceFootprint<Tile>,                                                                                            \
      work<Tile>}
-#define PYBLAS_SKINNY_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, 75, false, SliceKernels)
-#define PYBLAS_DIRECT_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, 75, false, DirectKernels)
-#define PYBLAS_BOXED_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, 90, true, BoxedKernels)
+#define PYBLAS_SKINNY_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, 75, false, SliceKernels, work)
+#define PYBLAS_DIRECT_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, 75, false, DirectKernels, work)
+#define PYBLAS_BOXED_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, 90, true, BoxedKernels, work_of_boxes)
 #define PYBLAS_HELD_ROW(name, Tile)                                                                                    \
     {"skinny_" name,     "skinny", Engine::gpu, kFp32Modes,        75,    false,                                       \
      held_refuses<Tile>, nullptr,  nullptr,     launch_held<Tile>, false, {Tile::kThreads, Tile::kResident, 0},        \
      held_work<Tile>}
-#define PYBLAS_FED_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, 90, true, FedKernels)
+#define PYBLAS_FED_ROW(name, Tile) PYBLAS_SKINNY_ROW_OF(name, Tile, 90, true, FedKernels, work)
 constexpr Kernel kRows[] = {
     PYBLAS_SKINNY_ROW("32x1x256", Tile1),   PYBLAS_SKINNY_ROW("32x8x256", Tile8),
     PYBLAS_SKINNY_ROW("64x16x128", Tile16), PYBLAS_SKINNY_ROW("128x1x32", Tall1),
@@ -112,7 +125,8 @@ constexpr Kernel kRows[] = {
     PYBLAS_FED_ROW("128x32x32", Fed32),     PYBLAS_FED_ROW("128x48x32", Fed48),
     PYBLAS_FED_ROW("128x64x32", Fed64),     PYBLAS_HELD_ROW("64x16x16", Held16),
     PYBLAS_HELD_ROW("64x8x32", Held8),      PYBLAS_HELD_ROW("64x4x64", Held4),
-    PYBLAS_BOXED_ROW("32x16x256", Boxed16),
+    PYBLAS_BOXED_ROW("32x16x256", Boxed16), PYBLAS_BOXED_ROW("32x8x256_boxed", Boxed8),
+    PYBLAS_BOXED_ROW("32x32x256", Boxed32),
 };
 #undef PYBLAS_FED_ROW
 #undef PYBLAS_HELD_ROW
