@@ -394,7 +394,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                            whole_s = k == Tile::kTeamK && s_left == Tile::BS;
                 const auto place_x = [&](int i, int j) { return stage + kTileX.at(i, j); };
                 if (wide_x)
-                    copy_columns<4, kTileX.length(), kTileX.columns(), Tile::kTeamThreads, true>(
+                    copy_columns<4, kTileX.length(), kTileX.columns(), Tile::kTeamThreads, (Tile::kTeams > 1)>(
                         source_x, ld_x, length_x, columns_x, whole_x, member, place_x);
                 else
                     copy_columns<1, kTileX.length(), kTileX.columns(), Tile::kTeamThreads>(
