@@ -490,6 +490,8 @@ void arrive_at(const void *address, bool after_copies, const void *code) {
     // It tells what it has waited for itself, too.
     for (int thread = 0; thread < threads * cluster; ++thread)
         barrier.arrivals[thread] = std::max(barrier.arrivals[thread], self().awaited[thread]);
+    for (int other = 0; other < 32; ++other)
+        barrier.warps[other] = std::max(barrier.warps[other], self().awaited_warps[other]);
     barrier.arrivals[running.thread] = ++ticks.now;
     barrier.warps[warp] = ticks.warp[warp];
     if (after_copies) {
