@@ -7,9 +7,10 @@
 //
 // Slices of warps share the k of small tiles, pairs of blocks that of small products, and blocks beside each other that
 // of tiles which do not fill a wave; all sums are added in a fixed order. What the copy engine cannot read, and in some
-// rows what would have to be turned, a kernel before packs into panels. Refuses deep k, and arrays of pointers.
+// rows what would have to be turned, a kernel before packs into panels. Tiles of enough slices multiply a B along k as
+// it lies (dealt.cuh). Refuses deep k, and arrays of pointers.
 //
-// 384 threads, 168 registers each (216 of those that multiply), one block on a multiprocessor, 227 KB at most. Slots
+// 384 threads, 168 registers each (224 of those that multiply), one block on a multiprocessor, 227 KB at most. Slots
 // are as in CUTLASS's pipelines, the rest is warp_tile's.
 #include "warp_tile.cuh"
 
@@ -18,6 +19,7 @@
 
 #include "../device/launch.cuh"
 #include "../device/ptx.cuh"
+#include "dealt.cuh"
 #include "feed.cuh"
 #include "panels.cuh"
 
@@ -26,13 +28,14 @@ namespace {
 
 constexpr int kProducers = 128; // threads
 
-constexpr int kRegisters = 216, kProducerRegisters = 72;
+constexpr int kRegisters = 224, kProducerRegisters = 56;
 static_assert(2 * kRegisters + kProducerRegisters <= 3 * 168, "registers are handed on, not made");
 
-// Of k, summed before the accumulators are folded; each slice has its share.
+// Of k, summed before the accumulators are folded; each slice has its share. A fold takes as long as 7 of k. In the
+// mode fp32_pedantic sums are then as accurate as cublasSgemm's at k = 1024, and more so beyond.
 template <class Tile>
-PYBLAS_HOST_DEVICE constexpr int sum_depth(int64_t k) {
-    return (k < (1 << 18) ? 256 : 1024) * Tile::kSlices;
+int sum_depth(const Problem &problem) {
+    return (problem.mode == ComputeMode::fp32_pedantic ? 1024 : 256) * Tile::kSlices;
 }
 
 // How a product is cut, and what shared memory holds.
@@ -196,61 +199,85 @@ __device__ __forceinline__ int quad_column(int quad) {
     return across / 4 * (Tile::kLanesN * 4) + across % 4;
 }
 
-// Everybody, in all blocks of the cluster, has handed over.
-__device__ __forceinline__ void all_handed(uint64_t *met, int cluster) {
-    if (cluster > 1) {
-        ptx::arrive_at_cluster();
-        ptx::wait_for_cluster();
+// One arrival for a warp.
+__device__ __forceinline__ void arrive_as_warp(uint64_t *barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        ptx::arrive(barrier);
+}
+
+// All multiplying threads, for the time of that parity.
+__device__ __forceinline__ void meet(uint64_t *met, uint32_t parity) {
+    ptx::arrive(met);
+    ptx::wait(met, parity);
+}
+
+__device__ __forceinline__ void meet_in_cluster() {
+    ptx::arrive_at_cluster();
+    ptx::wait_for_cluster();
+}
+
+// What the slices, or in their place lanes, have handed over for one place, added in order; from one slice to the next
+// it is so far.
+template <class Tile, int Slices, class Sums>
+__device__ __forceinline__ Sums sum_of_slices(const Sums *first, int apart) {
+    if constexpr (kDeals<Tile> && Slices == Tile::kSlices) {
+        return sum_of_fours<Slices>(first, apart);
     } else {
-        ptx::arrive(met);
-        ptx::wait(met, 1);
+        Sums sum = *first;
+#pragma unroll
+        for (int slice = 1; slice < Slices; ++slice)
+            sum = sum_of(sum, first[slice * apart]);
+        return sum;
     }
 }
 
-// Slices, and blocks of a cluster, hand over their sums, and each of them adds and stores its share of the tile: over
-// blocks, then slices, in order. Where rows cannot be stored by quads, lanes beside each other take rows beside each
-// other.
+// Where a slice's quad of sums lies when it is handed over, by its number and thread, and by its place in the tile.
 template <class Tile>
-__device__ __forceinline__ void share_quads(uint64_t *met, float4 *smem, const float (&acc)[Tile::TN][Tile::TM],
-                                            int cluster, int rank, const Target<Tile> &target) {
-    constexpr int kQuads = Tile::TM * Tile::TN / 4, kAtOnce = Tile::kSlices < 8 ? 8 / Tile::kSlices : 1;
+__device__ __forceinline__ int handed_at(int slice, int quad, int thread) {
+    return (slice * (Tile::TM * Tile::TN / 4) + quad) * Tile::kSliceThreads + thread;
+}
+template <class Tile>
+__device__ __forceinline__ int handed_at_place(int slice, int row, int column) {
+    const int down = row % Tile::WM / 4, across = column % Tile::WN;
+    const int warp = row / Tile::WM + column / Tile::WN * (Tile::BM / Tile::WM);
+    const int lane = lane_at<Tile>(down % Tile::kLanesM, across % (4 * Tile::kLanesN) / 4);
+    const int quad = (across / (4 * Tile::kLanesN) * 4 + across % 4) * (Tile::TM / 4) + down / Tile::kLanesM;
+    return handed_at<Tile>(slice, quad, warp * 32 + lane);
+}
+
+// Of the sums that so many slices have handed over, each slice of threads adds and stores its share of the tile. A pair
+// of blocks has halves of it: first each adds for the other what its own slices have, in place, so that one sum of each
+// output goes from block to block. Where rows cannot be stored by quads, lanes beside each other take rows beside each
+// other.
+template <class Tile, int Slices>
+__device__ __forceinline__ void share_quads(float4 *smem, int cluster, int rank, const Target<Tile> &target) {
+    constexpr int kQuads = Tile::TM * Tile::TN / 4, kApart = kQuads * Tile::kSliceThreads;
+    constexpr int kAtOnce = Tile::kSlices < 8 ? 8 / Tile::kSlices : 1;
     const int thread = static_cast<int>(threadIdx.x) % Tile::kSliceThreads;
     const int slice = static_cast<int>(threadIdx.x) / Tile::kSliceThreads;
+    const int groups = cluster * Tile::kSlices, first_quad = rank * Tile::kSlices + slice;
     float4 *const handed = smem + thread;
-    ptx::arrive(met);
-    ptx::wait(met, 0); // everybody is done with the slots
-#pragma unroll
-    for (int quad = 0; quad < kQuads; ++quad) {
-        const float4 sum = quad_of<Tile>(acc, quad);
-        handed[(slice * kQuads + quad) * Tile::kSliceThreads] = target.times_one(sum);
+    const auto sum_of_block = [&](int quad) {
+        return sum_of_slices<Tile, Slices>(handed + quad * Tile::kSliceThreads, kApart);
+    };
+    if (Tile::kSlices > 1 && cluster > 1) {
+#pragma unroll 2
+        for (int quad = (1 - rank) * Tile::kSlices + slice; quad < kQuads; quad += groups)
+            handed[quad * Tile::kSliceThreads] = sum_of_block(quad);
+        meet_in_cluster();
     }
-    all_handed(met, cluster);
-    const int groups = cluster * Tile::kSlices;
     if (Tile::kSlices > 1 && target.wide()) {
         const ThreadPlace<Tile> mine = ThreadPlace<Tile>::of(thread);
 #pragma unroll 1
-        for (int first = rank * Tile::kSlices + slice; first < kQuads; first += groups * kAtOnce) {
+        for (int first = first_quad; first < kQuads; first += groups * kAtOnce) {
             float4 sum[kAtOnce];
-            for (int block = 0; block < cluster; ++block) {
-                float4 terms[kAtOnce][Tile::kSlices];
 #pragma unroll
-                for (int i = 0; i < kAtOnce; ++i)
-#pragma unroll
-                    for (int other = 0; other < Tile::kSlices; ++other) {
-                        const int quad = min(first + i * groups, kQuads - 1);
-                        terms[i][other] =
-                            ptx::load_of_block(handed + (other * kQuads + quad) * Tile::kSliceThreads, block);
-                    }
-#pragma unroll
-                for (int i = 0; i < kAtOnce; ++i)
-#pragma unroll
-                    for (int other = 0; other < Tile::kSlices; ++other) {
-                        const float4 &term = terms[i][other];
-                        if (block == 0 && other == 0)
-                            sum[i] = term;
-                        else
-                            sum[i] = {sum[i].x + term.x, sum[i].y + term.y, sum[i].z + term.z, sum[i].w + term.w};
-                    }
+            for (int i = 0; i < kAtOnce; ++i) {
+                const int quad = min(first + i * groups, kQuads - 1);
+                sum[i] = sum_of_block(quad);
+                if (Tile::kSlices > 1 && cluster > 1)
+                    sum[i] = sum_of(sum[i], ptx::load_of_block(handed + quad * Tile::kSliceThreads, 1 - rank));
             }
 #pragma unroll
             for (int i = 0; i < kAtOnce; ++i)
@@ -263,64 +290,62 @@ __device__ __forceinline__ void share_quads(uint64_t *met, float4 *smem, const f
         const int lane = thread % 32, warp = thread - lane;
         const ThreadPlace<Tile> first = ThreadPlace<Tile>::of(warp);
 #pragma unroll 1
-        for (int quad = rank * Tile::kSlices + slice; quad < kQuads; quad += groups) {
+        for (int quad = first_quad; quad < kQuads; quad += groups) {
             float sum[4];
-            for (int block = 0; block < cluster; ++block)
 #pragma unroll
-                for (int i = 0; i < 4; ++i)
-#pragma unroll
-                    for (int other = 0; other < Tile::kSlices; ++other) {
-                        const int row = (i * 32 + lane) % kRows, column = (i * 32 + lane) / kRows;
-                        const float4 *const from = smem + (other * kQuads + quad) * Tile::kSliceThreads + warp +
-                                                   lane_at<Tile>(row / 4, column);
-                        const float term = ptx::load_of_block(reinterpret_cast<const float *>(from) + row % 4, block);
-                        sum[i] = block == 0 && other == 0 ? term : sum[i] + term;
-                    }
+            for (int i = 0; i < 4; ++i) {
+                const int row = (i * 32 + lane) % kRows, column = (i * 32 + lane) / kRows;
+                const float4 *const from = smem + quad * Tile::kSliceThreads + warp + lane_at<Tile>(row / 4, column);
+                const float *const term = reinterpret_cast<const float *>(from) + row % 4;
+                sum[i] = sum_of_slices<Tile, Slices>(term, 4 * kApart);
+                if (Tile::kSlices > 1 && cluster > 1)
+                    sum[i] += ptx::load_of_block(term, 1 - rank);
+            }
 #pragma unroll
             for (int i = 0; i < 4; ++i)
                 target.store(first.row + quad_row<Tile>(quad) + (i * 32 + lane) % kRows,
                              first.column + quad_column<Tile>(quad) + (i * 32 + lane) / kRows * 4, sum[i]);
         }
     }
-    if (cluster > 1) { // the others have read what is here
-        ptx::arrive_at_cluster();
-        ptx::wait_for_cluster();
-    }
-}
-
-__device__ __forceinline__ float sum_of(float x, float y) {
-    return x + y;
-}
-__device__ __forceinline__ float4 sum_of(const float4 &x, const float4 &y) {
-    return {x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w};
+    if (Tile::kSlices > 1 && cluster > 1)
+        meet_in_cluster(); // the other one has read what is here
 }
 
 // Adds and stores a share of the tile, Sums of one row or four, from columns in shared memory.
 template <class Sums, class Tile>
-__device__ __forceinline__ void store_columns(const float *smem, int cluster, int rank, const Target<Tile> &target) {
+__device__ __forceinline__ void store_columns(float *smem, int cluster, int rank, const Target<Tile> &target) {
     constexpr int kWidth = sizeof(Sums) / sizeof(float), kRows = Tile::BM / kWidth, kAll = kRows * Tile::BN;
     constexpr int kAtOnce = 8 / Tile::kSlices;
-    const int step = cluster * Tile::kThreads;
+    const int thread = static_cast<int>(threadIdx.x), step = cluster * Tile::kThreads;
+    const auto place = [&](int number) {
+        return reinterpret_cast<Sums *>(smem + number / kRows * Handed<Tile>::kColumn + number % kRows * kWidth);
+    };
+    const auto sum_of_block = [](const Sums *from) {
+        return sum_of_slices<Tile, Tile::kSlices>(from, Handed<Tile>::kFloats / kWidth);
+    };
+    if (Tile::kSlices > 1 && cluster > 1) {
+#pragma unroll 2
+        for (int number = (1 - rank) * Tile::kThreads + thread; number < kAll; number += step)
+            *place(number) = sum_of_block(place(number));
+        meet_in_cluster();
+    }
 #pragma unroll 1
-    for (int number = rank * Tile::kThreads + static_cast<int>(threadIdx.x); number < kAll; number += kAtOnce * step) {
-        Sums sums[kAtOnce] = {};
-        for (int block = 0; block < cluster; ++block)
+    for (int number = rank * Tile::kThreads + thread; number < kAll; number += kAtOnce * step) {
+        Sums sums[kAtOnce];
 #pragma unroll
-            for (int i = 0; i < kAtOnce; ++i) {
-                const int at = min(number + i * step, kAll - 1);
-                const float *const from = smem + at / kRows * Handed<Tile>::kColumn + at % kRows * kWidth;
-#pragma unroll
-                for (int slice = 0; slice < Tile::kSlices; ++slice) {
-                    const Sums term =
-                        ptx::load_of_block(reinterpret_cast<const Sums *>(from + slice * Handed<Tile>::kFloats), block);
-                    sums[i] = block == 0 && slice == 0 ? term : sum_of(sums[i], term);
-                }
-            }
+        for (int i = 0; i < kAtOnce; ++i) {
+            const Sums *const from = place(min(number + i * step, kAll - 1));
+            sums[i] = sum_of_block(from);
+            if (Tile::kSlices > 1 && cluster > 1)
+                sums[i] = sum_of(sums[i], ptx::load_of_block(from, 1 - rank));
+        }
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i)
             if (const int at = number + i * step; at < kAll)
                 target.store(at % kRows * kWidth, at / kRows, sums[i]);
     }
+    if (Tile::kSlices > 1 && cluster > 1)
+        meet_in_cluster(); // the other one has read what is here
 }
 
 // The same where a thread has pairs of rows and columns: sums are handed over as columns of the tile.
@@ -333,8 +358,7 @@ __device__ __forceinline__ void share_columns(uint64_t *met, float *smem, const 
     const int pair_m = 2 * Tile::lane_m(thread % 32), pair_n = 2 * Tile::lane_n(thread % 32);
     float *const handed =
         smem + thread / Tile::kSliceThreads * Handed<Tile>::kFloats + mine.column * Handed<Tile>::kColumn + mine.row;
-    ptx::arrive(met);
-    ptx::wait(met, 0); // everybody is done with the slots
+    meet(met, 0); // everybody is done with the slots
 #pragma unroll
     for (int j = 0; j < Tile::TN; ++j) {
         float *const column = handed + value_at<Tile::TN, Tile::kLanesN>(pair_n, j) * Handed<Tile>::kColumn;
@@ -345,20 +369,49 @@ __device__ __forceinline__ void share_columns(uint64_t *met, float *smem, const 
         *reinterpret_cast<float2 *>(column + value_at<Tile::TM, Tile::kLanesM>(pair_m, Tile::TM - 2)) =
             target.times_one(float2{acc[j][Tile::TM - 2], acc[j][Tile::TM - 1]});
     }
-    all_handed(met, cluster);
+    meet(met, 1);
     if (target.wide())
         store_columns<float4>(smem, cluster, rank, target);
     else
         store_columns<float>(smem, cluster, rank, target);
-    if (cluster > 1) { // the others have read what is here
-        ptx::arrive_at_cluster();
-        ptx::wait_for_cluster();
-    }
 }
+
+// A thread's share of a tile, and of the k of a stage: that of its slice.
+template <class Tile>
+class Straight {
+public:
+    __device__ __forceinline__ explicit Straight(int thread)
+        : thread_(thread % Tile::kSliceThreads), slice_(thread / Tile::kSliceThreads),
+          pair_m_(2 * Tile::lane_m(thread % 32)), pair_n_(2 * Tile::lane_n(thread % 32)) {
+        const ThreadPlace<Tile> place = ThreadPlace<Tile>::of(thread_);
+        const int first = slice_ / kTurns * (kTurns * Tile::kSliceK) + slice_ % kTurns;
+        from_a_ = first * Tile::BM + place.row, from_b_ = first * Tile::BN + place.column;
+    }
+
+    // Reads what the thread multiplies in that one of its k.
+    __device__ __forceinline__ void read(const float *a, const float *b, int k, float (&frag_a)[Tile::TM],
+                                         float (&frag_b)[Tile::TN]) const {
+        pyblas::read<Tile::TM, Tile::kLanesM>(a + from_a_ + k * (kTurns * Tile::BM), pair_m_, frag_a);
+        pyblas::read<Tile::TN, Tile::kLanesN>(b + from_b_ + k * (kTurns * Tile::BN), pair_n_, frag_b);
+    }
+
+    template <class Store>
+    __device__ __forceinline__ void hand_over(const float (&acc)[Tile::TN][Tile::TM], Store store) const {
+#pragma unroll
+        for (int quad = 0; quad < Tile::TM * Tile::TN / 4; ++quad)
+            store(handed_at<Tile>(slice_, quad, thread_), quad_of<Tile>(acc, quad));
+    }
+
+private:
+    static constexpr int kTurns = kDeals<Tile> ? kDealers : 1; // slices that take k in turns
+
+    const int thread_, slice_, pair_m_, pair_n_;
+    int from_a_, from_b_;
+};
 
 #endif
 
-template <class Tile>
+template <class Tile, bool IsDealt>
 __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
     producer_tile(__grid_constant__ const Problem problem, __grid_constant__ const Plan plan,
                   __grid_constant__ const Ways ways) {
@@ -373,7 +426,7 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
     uint64_t *const come = reinterpret_cast<uint64_t *>(smem + plan.barriers);
     uint64_t *const left = come + Slots<Tile>::kMost, *const staged = left + Slots<Tile>::kMost;
     uint64_t *const met = staged + 4 * kMostGroups;
-    const bool turns_a = ways.a.turned, turns_b = ways.b.turned;
+    const bool turns_a = ways.a.turned, turns_b = !IsDealt && ways.b.turned;
     if (thread == 0) {
         const int turners = plan.groups ? kProducers / plan.groups : 0;
         const int arrivals = !turns_a + !turns_b + turners;
@@ -385,9 +438,9 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
 #pragma unroll 1
         for (int group = 0; group < plan.groups; ++group) {
             ptx::init_barrier(staged + group, 1);
-            ptx::init_barrier(staged + kMostGroups + group, turners);
+            ptx::init_barrier(staged + kMostGroups + group, turners / 32);
             ptx::init_barrier(staged + 2 * kMostGroups + group, 1);
-            ptx::init_barrier(staged + 3 * kMostGroups + group, turners);
+            ptx::init_barrier(staged + 3 * kMostGroups + group, turners / 32);
         }
         ptx::init_barrier(met, Tile::kThreads);
         ptx::publish_barriers();
@@ -459,12 +512,12 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
                 if (turns_a) {
                     ptx::wait(come_a, parity);
                     SideA::turn(staged_a, tile, member, warps);
-                    ptx::arrive(left_a);
+                    arrive_as_warp(left_a);
                 }
                 if (turns_b) {
                     ptx::wait(come_b, parity);
                     SideB::turn(staged_b, tile + SideA::kFloats, member, warps);
-                    ptx::arrive(left_b);
+                    arrive_as_warp(left_b);
                 }
                 ptx::arrive(come + turn.slot);
                 if (member == 0 && stage + plan.groups < stages) {
@@ -486,11 +539,8 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
         // multiply
         ptx::take_registers<kRegisters>();
         float acc[Tile::TN][Tile::TM] = {};
-        const ThreadPlace<Tile> mine = ThreadPlace<Tile>::of(thread % Tile::kSliceThreads);
-        const int pair_m = 2 * Tile::lane_m(thread % 32), pair_n = 2 * Tile::lane_n(thread % 32);
-        const int first_k = thread / Tile::kSliceThreads * Tile::kSliceK;
-        const float *const smem_a = smem + first_k * Tile::BM + mine.row;
-        const float *const smem_b = smem + SideA::kFloats + first_k * Tile::BN + mine.column;
+        using Share = std::conditional_t<IsDealt, Dealt<Tile>, Straight<Tile>>;
+        const Share mine(thread);
         float4 *const totals = reinterpret_cast<float4 *>(smem + plan.totals) + thread;
         const int stages = static_cast<int>((depth + Tile::BK - 1) / Tile::BK);
         Turn turn{0, 0};
@@ -498,16 +548,13 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
 #pragma unroll 1
             for (int count = min(stages - done, plan.fold_stages); count > 0; --count) {
                 ptx::wait(come + turn.slot, turn.parity);
-                const float *const a = smem_a + turn.slot * kSlotFloats, *const b = smem_b + turn.slot * kSlotFloats;
+                const float *const a = smem + turn.slot * kSlotFloats, *const b = a + SideA::kFloats;
                 float frag_a[2][Tile::TM], frag_b[2][Tile::TN];
-                read<Tile::TM, Tile::kLanesM>(a, pair_m, frag_a[0]);
-                read<Tile::TN, Tile::kLanesN>(b, pair_n, frag_b[0]);
+                mine.read(a, b, 0, frag_a[0], frag_b[0]);
 #pragma unroll
                 for (int k = 0; k < Tile::kSliceK; ++k) {
-                    if (k + 1 < Tile::kSliceK) {
-                        read<Tile::TM, Tile::kLanesM>(a + (k + 1) * Tile::BM, pair_m, frag_a[(k + 1) % 2]);
-                        read<Tile::TN, Tile::kLanesN>(b + (k + 1) * Tile::BN, pair_n, frag_b[(k + 1) % 2]);
-                    }
+                    if (k + 1 < Tile::kSliceK)
+                        mine.read(a, b, k + 1, frag_a[(k + 1) % 2], frag_b[(k + 1) % 2]);
                     outer_product<Tile>(frag_a[k % 2], frag_b[k % 2], acc);
                 }
 
@@ -523,15 +570,27 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
         float *const raw =
             whole || plan.ranges == 1 ? nullptr : plan.sums + (range * plan.cut() + tile - plan.whole) * kTileFloats;
         const Target<Tile> target(problem, place, raw, plan.one);
-        if (Tile::kSlices > 1 || !target.wide()) {
-            if constexpr (Tile::TM % 4 == 0)
-                share_quads<Tile>(met, reinterpret_cast<float4 *>(smem), acc, plan.cluster, rank, target);
-            else
-                share_columns<Tile>(met, smem, acc, plan.cluster, rank, target);
+        if constexpr (Tile::TM % 4 != 0) {
+            share_columns<Tile>(met, smem, acc, plan.cluster, rank, target);
+        } else if (Tile::kSlices > 1 || !target.wide()) {
+            float4 *const handed = reinterpret_cast<float4 *>(smem);
+            meet(met, 0); // everybody is done with the slots
+            if constexpr (IsDealt) {
+                mine.add_lanes(acc);
+                mine.hand_over(acc, [&](int slice, int row, int column, const float4 &sum) {
+                    handed[handed_at_place<Tile>(slice, row, column)] = target.times_one(sum);
+                });
+            } else {
+                mine.hand_over(acc, [&](int at, const float4 &sum) { handed[at] = target.times_one(sum); });
+            }
+            meet(met, 1);
+            constexpr int kHanded = IsDealt ? Tile::kSlices / kDealers : Tile::kSlices;
+            share_quads<Tile, kHanded>(handed, plan.cluster, rank, target);
         } else {
+            const ThreadPlace<Tile> first = ThreadPlace<Tile>::of(thread);
 #pragma unroll
             for (int quad = 0; quad < Tile::TM * Tile::TN / 4; ++quad)
-                target.store(mine.row + quad_row<Tile>(quad), mine.column + quad_column<Tile>(quad),
+                target.store(first.row + quad_row<Tile>(quad), first.column + quad_column<Tile>(quad),
                              quad_of<Tile>(acc, quad));
         }
     }
@@ -539,17 +598,21 @@ __global__ void __launch_bounds__(Tile::kThreads + kProducers, Tile::kResident)
 }
 
 constexpr int kSumThreads = 128;
+constexpr int kManyRanges = 16; // so many, and more, are added by four warps side by side
 
 PYBLAS_HOST_DEVICE constexpr int sum_blocks(int threads) {
     return (threads + kSumThreads - 1) / kSumThreads;
 }
 
-// Adds the ranges of tiles that were cut, in order; a thread has so many neighbouring rows of C.
-template <int BM, int BN, int Width>
+// Adds the ranges of tiles that were cut, in order; a thread has so many neighbouring rows of C, and one of Shares
+// equal parts of the ranges.
+template <int BM, int BN, int Width, int Shares>
 __global__ void __launch_bounds__(kSumThreads)
     sum_ranges(__grid_constant__ const Problem problem, __grid_constant__ const Plan plan) {
 #if PYBLAS_HAS_WGMMA
-    constexpr int kFloats = BM * BN, kBlocks = sum_blocks(kFloats / Width); // of a tile
+    constexpr int kFloats = BM * BN, kBlocks = sum_blocks(kFloats / Width * Shares); // of a tile
+    constexpr int kAcross = kSumThreads / Shares;
+    __shared__ float smem[Shares][Width][kAcross];
     ptx::launch_dependents();
     ptx::wait_for_predecessors();
     const Epilogue epilogue(problem);
@@ -557,16 +620,17 @@ __global__ void __launch_bounds__(kSumThreads)
     if (tile >= plan.cut() || epilogue.idle())
         return;
     const int block = static_cast<int>(block_number() - tile * kBlocks);
-    const int element = (block * kSumThreads + static_cast<int>(threadIdx.x)) * Width;
+    const int across = static_cast<int>(threadIdx.x) % kAcross, share = static_cast<int>(threadIdx.x) / kAcross;
+    const int element = (block * kAcross + across) * Width;
     const TilePlace place = place_tile(plan.grid, plan.whole + tile);
     const int64_t i = place.row * BM + element % BM, j = place.column * BN + element / BM;
-    if (element >= kFloats || i >= problem.m || j >= problem.n)
-        return;
+    const bool exists = element < kFloats && i < problem.m && j < problem.n;
     float sum[Width] = {};
-    if (epilogue.depth() > 0) {
-        const float *from = plan.sums + tile * kFloats + element;
-#pragma unroll 4
-        for (int range = 0; range < plan.ranges; ++range, from += plan.cut() * kFloats) {
+    if (exists && epilogue.depth() > 0) {
+        const int first = plan.ranges * share / Shares, end = plan.ranges * (share + 1) / Shares;
+        const float *from = plan.sums + (first * plan.cut() + tile) * kFloats + element;
+#pragma unroll 8
+        for (int range = first; range < end; ++range, from += plan.cut() * kFloats) {
             if constexpr (Width == 4) {
                 const float4 term = *reinterpret_cast<const float4 *>(from);
                 sum[0] += term.x, sum[1] += term.y, sum[2] += term.z, sum[3] += term.w;
@@ -575,6 +639,21 @@ __global__ void __launch_bounds__(kSumThreads)
             }
         }
     }
+    if constexpr (Shares > 1) {
+#pragma unroll
+        for (int part = 0; part < Width; ++part)
+            smem[share][part][across] = sum[part];
+        __syncthreads();
+        if (share > 0)
+            return;
+#pragma unroll
+        for (int other = 1; other < Shares; ++other)
+#pragma unroll
+            for (int part = 0; part < Width; ++part)
+                sum[part] += smem[other][part][across];
+    }
+    if (!exists)
+        return;
     float *const c = problem.c.matrix(place.batch) + i + j * problem.c.ld;
     if constexpr (Width == 4)
         epilogue.store4(c, {sum[0], sum[1], sum[2], sum[3]});
@@ -676,7 +755,7 @@ Plan plan_of(const Problem &problem, const Cut &cut) {
     plan.part_stages = (plan.stages + cut.parts - 1) / cut.parts;
     plan.cluster = Tile::kSlices > 1 && cut.whole == 0 ? 2 : 1;
     plan.ranges = static_cast<int>(cut.parts / plan.cluster);
-    plan.fold_stages = sum_depth<Tile>(problem.k) / Tile::BK;
+    plan.fold_stages = sum_depth<Tile>(problem) / Tile::BK;
     plan.one = 1.0f;
     return plan;
 }
@@ -689,6 +768,12 @@ bool folds(const Plan &plan) {
 template <class Tile>
 int64_t sums_floats(const Plan &plan) {
     return plan.ranges > 1 ? Tile::BM * Tile::BN * plan.ranges * plan.cut() : 0;
+}
+
+// Whether B is turned where it is not packed.
+template <class Tile>
+bool turns_b(const Problem &problem) {
+    return problem.transb == Op::N && !(kDeals<Tile> && problem.transa == Op::N);
 }
 
 template <class Tile, bool PacksTurned>
@@ -704,7 +789,7 @@ const char *refuses(const Problem &problem, const Device &device) {
         return "it packs one product in pieces, not a batch";
     Plan plan = plan_of<Tile>(problem, best_cut<Tile>(problem, device));
     return Slots<Tile>::lay_out(plan, folds<Tile>(plan), !PacksTurned && problem.transa == Op::T,
-                                !PacksTurned && problem.transb == Op::N, device.shared_per_block)
+                                !PacksTurned && turns_b<Tile>(problem), device.shared_per_block)
                ? nullptr
                : "a block needs more shared memory than the device gives";
 }
@@ -744,7 +829,9 @@ Work work(const Problem &problem, const Device &device) {
     work.steps = static_cast<double>((plan.whole ? plan.stages : plan.part_stages) * Tile::BK);
     work.flops = 2.0 * Tile::BM * Tile::BN * work.steps;
     work.folds = plan.cluster - 1; // pairs wait for each other's sums
-    work.copies = work.steps * ((turned_a && !packs_a ? Tile::BM : 0) + (turned_b && !packs_b ? Tile::BN : 0));
+    const bool deals = kDeals<Tile> && !PacksTurned && (!turned_a || packs_a);
+    work.copies =
+        work.steps * ((turned_a && !packs_a ? Tile::BM : 0) + (turned_b && !packs_b && !deals ? Tile::BN : 0));
     if (problem.c.ld % 4 != 0)
         work.single = std::min(1.0, static_cast<double>(problem.m) / Tile::BM) *
                       std::min(1.0, static_cast<double>(problem.n) / Tile::BN);
@@ -779,6 +866,7 @@ Status prepare(const Problem &problem, const Operand &operand, bool packed, cons
 
 template <class Tile, bool PacksTurned>
 Status launch_tiles(const Problem &problem, const Launch &launch_on) {
+    constexpr bool kMayDeal = kDeals<Tile> && !PacksTurned;
     const Device &device = *launch_on.device;
     const bool packs_a = !lies_well<PacksTurned>(problem, problem.a, problem.transa == Op::T);
     const bool packs_b = !lies_well<PacksTurned>(problem, problem.b, problem.transb == Op::N);
@@ -814,26 +902,36 @@ Status launch_tiles(const Problem &problem, const Launch &launch_on) {
                 piece.c.data = problem.c.matrix(0) + row + column * problem.c.ld;
                 plan = plan_of<Tile>(piece, {TileGrid::of(piece, Tile::BM, Tile::BN).blocks, 1});
             }
-            Slots<Tile>::lay_out(plan, folds<Tile>(plan), ways.a.turned, ways.b.turned, device.shared_per_block);
+            const bool is_dealt = kMayDeal && !ways.a.turned && ways.b.turned;
+            Slots<Tile>::lay_out(plan, folds<Tile>(plan), ways.a.turned, ways.b.turned && !is_dealt,
+                                 device.shared_per_block);
+
             if (const int64_t blocks = sources.a.blocks + sources.b.blocks; blocks)
                 PYBLAS_TRY(launch<pack_panels>({blocks, kPackThreads, 0, launch_on.stream, device.starts_early},
                                                problem, sources));
             sources.a = {};
-            PYBLAS_TRY((allow_shared<producer_tile<Tile>>(device.shared_per_block)));
-            PYBLAS_TRY(
-                launch<producer_tile<Tile>>({plan.blocks(), Tile::kThreads + kProducers, Slots<Tile>::bytes(plan),
-                                             launch_on.stream, device.starts_early, plan.cluster},
-                                            piece, plan, ways));
+            const auto multiply = [&](auto dealt) {
+                PYBLAS_TRY((allow_shared<producer_tile<Tile, dealt.value>>(device.shared_per_block)));
+                return launch<producer_tile<Tile, dealt.value>>({plan.blocks(), Tile::kThreads + kProducers,
+                                                                 Slots<Tile>::bytes(plan), launch_on.stream,
+                                                                 device.starts_early, plan.cluster},
+                                                                piece, plan, ways);
+            };
+            PYBLAS_TRY(is_dealt ? multiply(std::bool_constant<kMayDeal>()) : multiply(std::false_type()));
         }
     }
     if (plan.ranges == 1)
         return kSuccess;
-    const auto sum = [&](auto width) {
-        const int64_t blocks = plan.cut() * sum_blocks(Tile::BM * Tile::BN / width.value);
-        return launch<sum_ranges<Tile::BM, Tile::BN, width.value>>(
+    const auto sum = [&](auto width, auto shares) {
+        const int64_t blocks = plan.cut() * sum_blocks(Tile::BM * Tile::BN / width.value * shares.value);
+        return launch<sum_ranges<Tile::BM, Tile::BN, width.value, shares.value>>(
             {blocks, kSumThreads, 0, launch_on.stream, device.starts_early}, problem, plan);
     };
-    return quads ? sum(std::integral_constant<int, 4>{}) : sum(std::integral_constant<int, 1>{});
+    const auto sum_by = [&](auto width) {
+        return plan.ranges < kManyRanges ? sum(width, std::integral_constant<int, 1>{})
+                                         : sum(width, std::integral_constant<int, 4>{});
+    };
+    return quads ? sum_by(std::integral_constant<int, 4>{}) : sum_by(std::integral_constant<int, 1>{});
 }
 
 struct Tile64x64 : WarpTile<64, 64, 64, 64, 64, 8, 16, 4, 1, 8> {};

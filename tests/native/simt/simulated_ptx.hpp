@@ -76,6 +76,12 @@ void give_registers_back() {}
 template <int Registers>
 void take_registers() {}
 
+__attribute__((always_inline)) inline void load_matrices(uint32_t (&words)[4], const uint16_t *row) {
+    const int lane = simulator::lane();
+    for (int matrix = 0; matrix < 4; ++matrix)
+        words[matrix] = reinterpret_cast<const uint32_t *>(__shfl_sync(~0u, row, 8 * matrix + lane / 4))[lane % 4];
+}
+
 inline void announce_to_cluster() {
     simulator::arrive_at_cluster();
 }
