@@ -53,7 +53,7 @@ REGRET = 40.0  # times the regret: what the fit loses by it
 FAR = 1.5  # a time's weight falls with that power of how many times the best it is
 STEPS = 700
 TINY = 1e-30  # square roots of 0 have no derivative
-LISTED, WEIGHTS = 1.5, {"random": 1.0, "contested": 0.5}  # of a shape, by its source: shapes.json, or these
+LISTED, WEIGHTS = 3.0, {"random": 1.0, "contested": 0.5}  # of a shape, by its source: shapes.json, or these
 NOISE = 0.05  # of a time, as a logarithm: what the model and the clock leave
 
 Values = dict[str, np.ndarray]
@@ -153,8 +153,9 @@ def weight_of(row: Row) -> float:
     return WEIGHTS.get(row["source"], LISTED)
 
 
-def fit_all(counter: Counter, rows: list[Row]) -> dict[str, dict[str, float]]:
-    """All rows' rates at once: what a prediction misses, what is unusual, and what wrong choices cost."""
+def fit_all(counter: Counter, rows: list[Row], known: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+    """All rows' rates at once: what a prediction misses, what is unusual, and what wrong choices cost. Begins at what
+    is known: wrong choices have many least costs nearby."""
     rows = [row for row in rows if counter.knows(row) and counter.kernel(row) == row["kernel"]]
     kernels = sorted({row["kernel"] for row in rows})
     of = np.array([kernels.index(row["kernel"]) for row in rows])
@@ -180,7 +181,8 @@ def fit_all(counter: Counter, rows: list[Row]) -> dict[str, dict[str, float]]:
         np.add.at(by_rate, of, (slopes * by_prediction / predicted).T)
         return float((weight * robust).sum() + (x**2 / spread**2).sum() / 2 + REGRET * regret), by_rate.ravel()
 
-    start, options = np.zeros(usual.size), {"maxiter": STEPS, "maxcor": 30}
+    start = np.log([known.get(kernel, usual[i]) for i, kernel in enumerate(kernels)] / usual).ravel()
+    options = {"maxiter": STEPS, "maxcor": 30}
     found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
     fitted = usual * np.exp(found.x.reshape(usual.shape))
     return {kernel: dict(zip(PRIORS, map(float, values), strict=True))
@@ -230,7 +232,7 @@ def held_out(counter: Counter, rows: list[Row], folds: int) -> list[float]:
     np.random.default_rng(0).shuffle(groups)  # type: ignore[arg-type]
     told = {}
     for part in range(folds):
-        rates = fit_all(counter, [row for i, group in enumerate(groups) if i % folds != part for row in group])
+        rates = fit_all(counter, [row for i, group in enumerate(groups) if i % folds != part for row in group], {})
         out = [row for i, group in enumerate(groups) if i % folds == part for row in group]
         told.update(zip(map(id, out), predictions(counter, rates, out), strict=True))
     return [told[id(row)] for row in rows]
@@ -240,7 +242,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("csv", type=Path, nargs="+")
     parser.add_argument("--count", type=Path, required=True, help="the program count_work")
-    parser.add_argument("--write", type=Path, help="where the rates go; rows that were not measured keep theirs")
+    parser.add_argument(
+        "--write", type=Path, help="where the rates are and go; rows that were not measured keep theirs"
+    )
     parser.add_argument("--folds", type=int, default=0, help="parts of the shapes that are held out in turn")
     parser.add_argument("--most", type=int, default=30, help="regrets to tell")
     options = parser.parse_args()
@@ -249,7 +253,11 @@ def main() -> None:
         with path.open(newline="") as file:
             rows += list(csv.DictReader(file))
     counter = Counter(options.count.resolve(), rows)
-    rates = fit_all(counter, rows)
+    lines = {}
+    if options.write and options.write.exists():
+        lines = {line.split('"')[1]: line for line in options.write.read_text().splitlines() if '"' in line}
+    known = {kernel: list(map(float, line.split("{")[2].split("}")[0].split(","))) for kernel, line in lines.items()}
+    rates = fit_all(counter, rows, known)
     for kernel, fitted in rates.items():
         mine = [row for row in rows if row["kernel"] == kernel and counter.kernel(row) == kernel]
         missed = np.log(
@@ -265,9 +273,6 @@ def main() -> None:
         for mode in MODES:
             tell(f"{mode}, held out", regrets(rows, told, mode))
     if options.write:
-        lines = {}
-        if options.write.exists():
-            lines = {line.split('"')[1]: line for line in options.write.read_text().splitlines() if '"' in line}
         for kernel, fitted in rates.items():
             lines[kernel] = f'{{"{kernel}", {{{", ".join(f"{value:.4g}" for value in fitted.values())}}}}},'
         header = [f"// Written by bench/rates.py: {', '.join(PRIORS)}.", "// clang-format off"]
