@@ -171,11 +171,11 @@ def host_times(rows: list[Row]) -> str:
 
 def programs(rows: list[Row]) -> str:
     """Programs alone and with the preloaded shim, then what a call costs the host."""
-    first = rows[0]
+    first, commits = rows[0], " and ".join(dict.fromkeys(row["commit"] for row in rows))
     major, minor, patch = (int(first["cublas"]) // unit % 100 for unit in (10000, 100, 1))
     text = (
         f"One {first['gpu']}, driver {first['driver']}, cuBLAS {major}.{minor}.{patch}, PyTorch {first['torch']}, CuPy"
-        f" {first['cupy']}, commit {first['commit']}, {first['date']}. The error is ||X - X64|| / ||X64||, of models the"
+        f" {first['cupy']}, commit {commits}, {first['date']}. The error is ||X - X64|| / ||X64||, of models the"
         " largest among their output and all gradients."
     )
     lines = [
