@@ -133,9 +133,8 @@ __device__ __forceinline__ void multiply_quads(const float *tile_held, int place
                     }
             }
     } else {
-        // Two of the other side wait for each k of the held one; one, where both sides are as long and that is quicker,
-        // and where four are held.
-        constexpr int kAtOnce = Held::kCount >= 8 && Held::kCount < Streamed::kCount ? 2 : 1;
+        // Two of the other side wait for each k of the held one; one, where both sides are as long and that is quicker.
+        constexpr int kAtOnce = Held::kCount < Streamed::kCount ? 2 : 1;
 #pragma unroll
         for (int j = 0; j < Streamed::kCount; j += kAtOnce) {
             float four[4][kAtOnce];
@@ -384,10 +383,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                     multiply_quads<Held, Streamed>(tile_held, place_held, tile_streamed, place_streamed, step, sum);
                 }
             }
-            // Each lane for itself, unless the slot is not filled again. Asked first, it also keeps the compiler from
-            // moving multiply-adds of 8 x 8 outputs to where their registers meet in a bank.
-            if (number + plan.blocks < plan.tiles || stage + Parts::kStages < tile_stages)
-                ptx::arrive(ring.left + turn.slot);
+            ptx::arrive(ring.left + turn.slot); // each lane for itself
         }
         if (number + plan.blocks >= plan.tiles)
             ptx::launch_dependents();
