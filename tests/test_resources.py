@@ -89,7 +89,7 @@ def family_of(mangled: str) -> str | None:
 
 
 # Bytes of stack that a thread of these functions takes at most, by architecture. Their tiles need all registers that a
-# thread can have, and a few values beside the multiply are spilled round it; wgmma and multiply_unfit_parts keep
+# thread can have, and a few values beside the multiply are spilled round it; wgmma and wgmma_skinny keep
 # registers there while they call a function.
 SPILLED = {
     "75": {"slices": 8},
@@ -97,7 +97,7 @@ SPILLED = {
     "86": {"slices": 8, "warp_tile": 48},
     "89": {"slices": 8, "warp_tile": 48},
     "90a": {
-        "half_wgmma": 8, "multiply_unfit_parts": 424, "slices": 8, "warp_tile": 8, "wgmma": 592, "wgmma_skinny": 24,
+        "half_wgmma": 8, "slices": 8, "warp_tile": 8, "wgmma": 592, "wgmma_skinny": 232,
     },
     "100": {"mma_split": 24},
     "120": {"wmma_tf32": 8},

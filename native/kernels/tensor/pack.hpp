@@ -1,4 +1,4 @@
-// What the tensor kernels leave to others: planes before they multiply, and the results that planes cannot give.
+// What the tensor kernels leave to others: planes before they multiply.
 #pragma once
 
 #include "kernel.hpp"
@@ -13,9 +13,5 @@ int least_plane_exponent(Scheme scheme, int64_t k);
 
 // Fills the planes and exponents of both operands; nothing if alpha is 0 or k is.
 Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, const Launch &launch_on);
-
-// The results that an unfit row of op(A) or column of op(B) enters, by FP32 multiply-adds; nothing else is written. For
-// kernels that do not see to them themselves, as wgmma does.
-Status multiply_unfit(const Problem &problem, const PackedProduct &packed, const Launch &launch_on);
 
 } // namespace pyblas

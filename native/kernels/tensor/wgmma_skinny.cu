@@ -9,8 +9,9 @@
 // Each 64 of k of a row of the large operand, and of 32 rows of the small one, are scaled by themselves, and their sums
 // scaled back where they leave the tensor cores. 128 rows of the large operand in a block, two warpgroups that multiply
 // by turns and one that copies: 384 threads, up to 232 registers and 212 KB. The next 64 of k are read while these are
-// multiplied. Where tiles are few k is cut into ranges, whose sums a second kernel adds in order. Refuses k below 32,
-// as wgmma does, and sizes beyond 2^30.
+// multiplied. Where tiles are few k is cut into ranges, whose sums a second kernel adds in order. What planes cannot
+// hold is left to FP32 multiply-adds (unfit.cuh) when all items of a block are stored. Refuses k below 32, as wgmma
+// does, and sizes beyond 2^30.
 #include "cost.hpp"
 #include "pack.hpp"
 
@@ -27,6 +28,7 @@
 #include "../device/ptx.cuh"
 #include "fragments.hpp"
 #include "tensor_map.cuh"
+#include "unfit.cuh"
 
 namespace pyblas {
 namespace {
@@ -35,6 +37,7 @@ constexpr int kRows = 128, kGroups = 2, kGroupRows = kRows / kGroups, kDepth = k
 constexpr int kCopying = kGroups; // the group that does not multiply
 constexpr int kThreads = (kCopying + 1) * 128;
 constexpr int kTurnBarrier = 3; // and the next; before them one for each group that multiplies, and the block's
+constexpr int kEndBarrier = 5;
 constexpr double kFlopsWhereMeasured = 128 * 2 * 1.98e9; // of one multiprocessor of the H200
 
 // Times this, a high half is that of a product with a low one.
@@ -51,19 +54,9 @@ struct SkinnyTile {
     static constexpr int kSharedBytes =
         kSwizzleAtomBytes + kStages * (2 * kPlaneBytes + kLargeBytes + 16 + BY * 4) + kGroups * (kGroupRows + BY) * 4;
     static constexpr int kCopyRegisters = 40, kMultiplyRegisters = 232;
-    static_assert(BY % 32 == 0 && BY <= 128, "warps mark rows");
+    static_assert(BY % 32 == 0 && BY <= unfit::kSide && kRows == unfit::kSide, "unfit rows are taken by tiles");
+    static_assert(kGroups * 128 == unfit::kThreads, "and by two groups");
     static_assert(kSharedBytes <= 227 * 1024, "what a block can have");
-};
-
-// Which rows of an operand are unfit. With several ranges each range marks them, and where one of 32 is; otherwise they
-// are known when a tile ends.
-struct Unfit {
-    int32_t *exponents;    // [batch][row]: kUnfitRow for those
-    uint8_t *marks;        // [range][batch][row]
-    uint64_t *group_marks; // [batch][row / 32][range], a byte for each and zeros up to whole words
-    int extent;
-
-    PYBLAS_HOST_DEVICE int groups() const { return (extent + 31) / 32; }
 };
 
 // The small operand: two planes as packing writes them for wgmma, but contiguous along k whatever it was, and with a
@@ -91,9 +84,7 @@ struct Task {
     int side_y;                                         // of a tile
     int tiles_x, tiles_y, batch, ranges, chunks, items; // chunks of a range
     SmallPlanes planes;
-    Unfit of_large, of_small;
-
-    PYBLAS_HOST_DEVICE int mark_words() const { return (ranges + 7) / 8; }
+    int32_t *unfit; // [item][row of either operand], the large one's first: kUnfitRow where one does not fit
 
     struct Place {
         int x0, y0, range, batch;
@@ -117,8 +108,8 @@ struct Boxes {
                                                  uint64_t *barrier) {
 #pragma unroll
         for (int i = 0; i < kCount; ++i)
-            ptx::copy_box(tile + i * kBytes, map, (ContiguousK ? k : row) + i * 32, ContiguousK ? row : k, 0, batch,
-                          barrier);
+            ptx::copy_box_once(tile + i * kBytes, map, (ContiguousK ? k : row) + i * 32, ContiguousK ? row : k, 0,
+                               batch, barrier);
     }
 
     // By 128 threads, where the copy engine cannot: the same, with zeros past the end.
@@ -134,8 +125,8 @@ struct Boxes {
             for (int line = thread / kAcross; line < kLines; line += kStep) {
                 const bool inside = line < lines_left && along < along_left;
                 const int to = along / 32 * kBytes + swizzled(line * kSwizzledRowBytes + along % 32 * 4);
-                ptx::copy_async<kWidth * 4>(reinterpret_cast<float *>(tile + to),
-                                            inside ? source + line * ld + along : source, inside);
+                ptx::copy_async<kWidth * 4, true>(reinterpret_cast<float *>(tile + to),
+                                                  inside ? source + line * ld + along : source, inside);
             }
         };
         if (wide)
@@ -321,26 +312,55 @@ struct PairStore {
     }
 };
 
-// A row of each thread that has one, 32 of them in a warp.
-__device__ __forceinline__ void mark(const Unfit &unfit, const Task &task, const Task::Place &place, int row, bool fits,
-                                     bool has_one) {
-    const int64_t product = int64_t{place.range} * task.batch + place.batch;
-    const bool exists = has_one && row < unfit.extent, any = __any_sync(0xffffffff, exists && !fits);
-    if (!exists)
-        return;
-    if (task.ranges == 1) {
-        unfit.exponents[product * unfit.extent + row] = fits ? 0 : kUnfitRow;
-        return;
+// The part of a problem that one item is, of all rows and columns.
+__device__ __forceinline__ Problem range_of(const Problem &problem, const Task &task, const Task::Place &place) {
+    Problem part = problem;
+    if (task.ranges == 1)
+        return part;
+    const int64_t first = int64_t{place.range} * task.chunks * kDepth;
+    const auto advance = [](Operand *operand, int64_t elements) {
+        if (operand->array)
+            operand->stride += elements;
+        else
+            operand->data = static_cast<float *>(operand->data) + elements;
+    };
+    part.k = min(int64_t{task.chunks} * kDepth, problem.k - first);
+    advance(&part.a, problem.transa == Op::T ? first : first * problem.a.ld);
+    advance(&part.b, problem.transb == Op::N ? first : first * problem.b.ld);
+    advance(&part.c, int64_t{place.range} * task.batch * problem.c.stride);
+    return part;
+}
+
+// What the items of this block leave out, by 256 threads. A call, so that the kernel need not hold it in its registers.
+template <bool ContiguousM, bool ContiguousN>
+__device__ __noinline__ void multiply_unfit_items(const Problem &problem, const Task &task) {
+#pragma unroll 1
+    for (int item = static_cast<int>(blockIdx.x); item < task.items; item += static_cast<int>(gridDim.x)) {
+        const Task::Place at = task.place(item);
+        const Problem part_of_item = range_of(problem, task, at);
+        // Marks are counted by rows of C, those of an item are there from its first row on.
+        const int32_t *const unfit_rows = task.unfit + int64_t{item} * (kRows + task.side_y);
+        const unfit::Marks large = {unfit_rows - at.x0, 0}, small = {unfit_rows + kRows - at.y0, 0};
+        const int x_left = part(task.x_extent - at.x0, kRows), y_left = part(task.y_extent - at.y0, task.side_y);
+        const unfit::Marks &rows = task.large_is_a ? large : small, &columns = task.large_is_a ? small : large;
+        const unfit::Place place = task.large_is_a ? unfit::Place{at.x0, at.y0, at.batch, x_left, y_left}
+                                                   : unfit::Place{at.y0, at.x0, at.batch, y_left, x_left};
+        unfit::multiply_place<ContiguousM, ContiguousN>(
+            part_of_item, Epilogue(part_of_item), place, rows, columns,
+            unfit::count_unfit(rows, place.batch, place.row, place.rows),
+            unfit::count_unfit(columns, place.batch, place.column, place.columns));
     }
-    unfit.marks[product * unfit.extent + row] = !fits;
-    if (row % 32 == 0) {
-        uint8_t *const marks = reinterpret_cast<uint8_t *>(
-            unfit.group_marks + (int64_t{place.batch} * unfit.groups() + row / 32) * task.mark_words());
-        marks[place.range] = any;
-        if (place.range == task.ranges - 1)
-            for (int i = task.ranges; i < task.mark_words() * 8; ++i)
-                marks[i] = 0;
-    }
+}
+
+// An operand that is contiguous along k is not along m, or n.
+template <bool LargeContiguousK>
+__device__ __forceinline__ void multiply_unfit_items(const Problem &problem, const Task &task) {
+    if (task.large_is_a)
+        task.small_contiguous_k ? multiply_unfit_items<!LargeContiguousK, false>(problem, task)
+                                : multiply_unfit_items<!LargeContiguousK, true>(problem, task);
+    else
+        task.small_contiguous_k ? multiply_unfit_items<false, !LargeContiguousK>(problem, task)
+                                : multiply_unfit_items<true, !LargeContiguousK>(problem, task);
 }
 #endif
 
@@ -568,6 +588,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         int *const own_unfit_rows = unfit_rows + group * kGroupRows;
         int *const own_unfit_columns = unfit_columns + group * Tile::BY;
         const int own_column = thread % Tile::BY;
+        bool all_fit = true;
         Chunk part;
         uint32_t most[2];
         // The floats of a chunk, once they are there. Behind the last there is nothing to wait for, and what is read
@@ -693,10 +714,12 @@ __global__ void __launch_bounds__(kThreads, 1)
             if (thread < Tile::BY)
                 own_unfit_columns[thread] = !column_fits;
             const bool fits = !ptx::any_of_warpgroup(group + 1, !row_fits[0] || !row_fits[1] || !column_fits);
-            mark(task.of_large, task, place, place.x0 + group * kGroupRows + thread,
-                 own_unfit_rows[thread % kGroupRows] == 0, thread < kGroupRows && place.y0 == 0);
-            mark(task.of_small, task, place, place.y0 + thread, column_fits,
-                 thread < Tile::BY && group == 0 && place.x0 == 0);
+            all_fit &= fits;
+            int32_t *const unfit_of_item = task.unfit + int64_t{item} * (kRows + Tile::BY);
+            if (thread < kGroupRows)
+                unfit_of_item[group * kGroupRows + thread] = own_unfit_rows[thread] != 0 ? kUnfitRow : 0;
+            if (group == 0 && thread < Tile::BY)
+                unfit_of_item[kRows + thread] = column_fits ? 0 : kUnfitRow;
             const int x = place.x0 + row;
             const int64_t product = int64_t{place.range} * task.batch + place.batch;
             const int own_y = place.y0 + lane % 4 * 2;
@@ -708,7 +731,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                 return float2{total[i * 4 + side * 2], total[i * 4 + side * 2 + 1]};
             };
             constexpr int kTogether = Tile::BY / 8 < 4 ? Tile::BY / 8 : 4; // loads of C on their way
-            if ((fits || !whole) && place.x0 + kRows <= task.x_extent && place.y0 + Tile::BY <= task.y_extent) {
+            if (fits && place.x0 + kRows <= task.x_extent && place.y0 + Tile::BY <= task.y_extent) {
 #pragma unroll
                 for (int first = 0; first < Tile::BY / 8; first += kTogether) {
                     float2 old[kTogether][2];
@@ -721,15 +744,14 @@ __global__ void __launch_bounds__(kThreads, 1)
                                       old[i / 2][i % 2]);
                 }
             } else {
-                const bool stored[2] = {x < task.x_extent && !(whole && !row_fits[0]),
-                                        x + 8 < task.x_extent && !(whole && !row_fits[1])};
+                const bool stored[2] = {x < task.x_extent && row_fits[0], x + 8 < task.x_extent && row_fits[1]};
 #pragma unroll
                 for (int i = 0; i < Tile::BY / 8; ++i) {
                     bool inside[2];
 #pragma unroll
                     for (int j = 0; j < 2; ++j) {
                         const int y = i * 8 + lane % 4 * 2 + j;
-                        inside[j] = place.y0 + y < task.y_extent && !(whole && !fits && own_unfit_columns[y] != 0);
+                        inside[j] = place.y0 + y < task.y_extent && (fits || own_unfit_columns[y] == 0);
                     }
 #pragma unroll
                     for (int side = 0; side < 2; ++side) {
@@ -740,17 +762,19 @@ __global__ void __launch_bounds__(kThreads, 1)
                 }
             }
         }
+
+        // What is left out, once both groups are done with the stages.
+        if (ptx::any_of_threads<kGroups * 128>(kEndBarrier, !all_fit))
+            multiply_unfit_items<ContiguousK>(problem, task);
     }
 #endif
 }
 
-// The ranges' sums to C, four rows for each thread, in the order of sum_partials. What an unfit row enters is left out,
-// and the row marked for those behind.
+// The ranges' sums to C, four rows for each thread, in the order of sum_partials.
 constexpr int kAdders = 256;
 
 __global__ void __launch_bounds__(kAdders)
-    add_ranges(__grid_constant__ const Problem problem, __grid_constant__ const Task task,
-               __grid_constant__ const Partials partials, int lanes) {
+    add_ranges(__grid_constant__ const Problem problem, __grid_constant__ const Partials partials, int lanes) {
     __shared__ float4 smem_sums[kAdders];
     ptx::launch_dependents();
     ptx::wait_for_predecessors();
@@ -762,18 +786,6 @@ __global__ void __launch_bounds__(kAdders)
     const int64_t batch = output / partials.matrix(), inside = output - batch * partials.matrix();
     const int64_t column = inside / partials.ld, row = inside - column * partials.ld;
     const bool exists = output < partials.range(), reads = exists && epilogue.depth() > 0;
-
-    // 32 rows of a group have a mark of each range. All loads here are on their way before the first is waited for.
-    const Unfit &of_rows = task.large_is_a ? task.of_large : task.of_small;
-    const Unfit &of_columns = task.large_is_a ? task.of_small : task.of_large;
-    const auto marked = [&](const Unfit &of, int64_t own) {
-        const uint64_t *const words = of.group_marks + (batch * of.groups() + own / 32) * task.mark_words();
-        uint64_t found = words[0];
-        for (int i = 1; i < task.mark_words(); ++i)
-            found |= words[i];
-        return found;
-    };
-    const uint64_t row_marks = reads ? marked(of_rows, row) : 0, column_marks = reads ? marked(of_columns, column) : 0;
 
     float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
     const auto add = [&](const float4 &other) {
@@ -806,15 +818,6 @@ __global__ void __launch_bounds__(kAdders)
     if (!exists)
         return;
 
-    const auto unfit = [&](const Unfit &of, int64_t own) {
-        bool found = false;
-        for (int range = 0; range < task.ranges; ++range)
-            found |= of.marks[(int64_t{range} * task.batch + batch) * of.extent + own] != 0;
-        return found;
-    };
-    const bool column_unfit = column_marks != 0 && unfit(of_columns, column);
-    if (reads && row == 0)
-        of_columns.exponents[batch * of_columns.extent + column] = column_unfit ? kUnfitRow : 0;
     const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
     float *const c = problem.c.matrix(batch) + row + column * problem.c.ld;
     bool stored[4];
@@ -822,12 +825,6 @@ __global__ void __launch_bounds__(kAdders)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         stored[i] = row + i < partials.rows;
-        if (stored[i] && reads) {
-            const bool row_unfit = row_marks != 0 && unfit(of_rows, row + i);
-            if (column == 0)
-                of_rows.exponents[batch * of_rows.extent + row + i] = row_unfit ? kUnfitRow : 0;
-            stored[i] = !row_unfit && !column_unfit;
-        }
         old[i] = stored[i] ? epilogue.load(c + i) : 0.0f;
     }
 #pragma unroll
@@ -895,7 +892,6 @@ void share_depth(Task *task, const Device &device) {
 struct Plan {
     Task task;
     Partials partials;
-    PackedProduct unfit; // both operands' exponents
     size_t bytes;
 };
 
@@ -926,23 +922,8 @@ Plan plan_of(const Problem &problem, const Device &device, void *workspace) {
         plan.bytes += (part + 255) / 256 * 256;
         return start;
     };
-    const auto unfit_of = [&](int extent, Planes *planes) {
-        Unfit unfit = {nullptr, nullptr, nullptr, extent};
-        const size_t rows = static_cast<size_t>(task.batch) * static_cast<size_t>(extent);
-        const size_t groups = static_cast<size_t>(task.batch) * static_cast<size_t>(unfit.groups());
-        unfit.exponents = reinterpret_cast<int32_t *>(take(rows * sizeof(int32_t)));
-        if (task.ranges > 1) {
-            unfit.marks = reinterpret_cast<uint8_t *>(take(rows * static_cast<size_t>(task.ranges)));
-            unfit.group_marks =
-                reinterpret_cast<uint64_t *>(take(groups * static_cast<size_t>(task.mark_words()) * sizeof(uint64_t)));
-        }
-        planes->exponents = unfit.exponents;
-        planes->rows = extent;
-        planes->batch = task.batch;
-        return unfit;
-    };
-    task.of_large = unfit_of(task.x_extent, task.large_is_a ? &plan.unfit.a : &plan.unfit.b);
-    task.of_small = unfit_of(task.y_extent, task.large_is_a ? &plan.unfit.b : &plan.unfit.a);
+    task.unfit = reinterpret_cast<int32_t *>(
+        take(static_cast<size_t>(task.items) * static_cast<size_t>(kRows + task.side_y) * sizeof(int32_t)));
     plan.partials = Partials::of(problem, task.ranges, nullptr);
     if (task.ranges > 1)
         plan.partials.data = reinterpret_cast<float *>(take(plan.partials.bytes()));
@@ -1057,9 +1038,9 @@ Status launch_wgmma_skinny(const Problem &problem, const Launch &launch_on) {
             lanes *= 2;
         const int64_t outputs = int64_t{4} * kAdders / lanes;
         PYBLAS_TRY(launch<add_ranges>({(partials.range() + outputs - 1) / outputs, kAdders, 0, launch_on.stream, true},
-                                      problem, plan.task, partials, lanes));
+                                      problem, partials, lanes));
     }
-    return multiply_unfit(problem, plan.unfit, launch_on);
+    return kSuccess;
 }
 
 // 64 of k of one tile, and what an item costs beside them.

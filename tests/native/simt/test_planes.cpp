@@ -12,6 +12,7 @@
 #include "numbers.hpp"
 #include "simulator.hpp"
 #include "tensor/pack.hpp"
+#include "unfit.hpp"
 
 namespace {
 

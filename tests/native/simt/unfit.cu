@@ -1,12 +1,12 @@
-// unfit: the results that planes leave out, for products whose planes are multiplied by a kernel that does not see to
-// them itself. Blocks go round the 128 x 128 tiles of C and look at the exponents of their rows and columns, eight
-// tiles at a time; nearly always that is all. Threads, memory and refusals as warp_tile_128x128x16.
-#include "unfit.cuh"
+// What the kernels of planes do with unfit rows and columns (unfit.cuh), as a kernel of its own, which the simulator
+// can run. Blocks go round the 128 x 128 tiles of C and look at the exponents of their rows and columns, eight tiles at
+// a time.
+#include "tensor/unfit.cuh"
 
 #include <algorithm>
 
-#include "../device/launch.cuh"
-#include "pack.hpp"
+#include "device/launch.cuh"
+#include "unfit.hpp"
 
 namespace pyblas {
 namespace {
