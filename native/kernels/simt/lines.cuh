@@ -307,6 +307,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
             ptx::arrive_after_copies(ring.come + turn.slot);
         }
         ptx::launch_dependents();
+        // A warp does not leave while what it has asked for is under way: all slots have been left, then.
+        for (int slot = 0; slot < kRing; ++slot, turn.next(kRing))
+            ptx::wait(ring.left + turn.slot, turn.parity);
     } else {
         // multiply
         ptx::take_registers<216>();
