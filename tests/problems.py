@@ -171,6 +171,14 @@ def subnormal(rng, a, b):
     return x * np.float32(2.0**-130), y
 
 
+def tiny_lines(rng, a, b):
+    """Whole rows of A and columns of B here and there, partly subnormal, beside normal ones."""
+    x, y = normal(rng, a, b)
+    x[..., ::61, :] *= np.float32(1e-38)
+    y[..., ::97] *= np.float32(1e-38)
+    return x, y
+
+
 def tiny_products(rng, a, b):
     """Factors are normal numbers, products and sums are not."""
     x, y = normal(rng, a, b)
@@ -188,7 +196,7 @@ DATA = {
     f.__name__: f
     for f in (
         normal, uniform, positive, wide, wider, one_huge, graded_outer, graded_inner, cancelling, integers, subnormal,
-        tiny_products, huge
+        tiny_lines, tiny_products, huge
     )
 }  # fmt: skip
 
@@ -224,7 +232,7 @@ class Problem:
         else:
             c = rng.standard_normal(self.c.index.shape, dtype=np.float32)
             scale = np.float32(1)
-            if p.data in ("subnormal", "tiny_products"):
+            if p.data in ("subnormal", "tiny_lines", "tiny_products"):
                 scale = np.float32(2.0**-130)
             elif p.data == "huge":
                 scale = np.float32(2.0**123)

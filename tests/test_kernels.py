@@ -311,9 +311,9 @@ def test_infinities_and_nan_go_where_ieee_sends_them(forced, ops):
 
 
 @every_kernel
-@pytest.mark.parametrize("data", ["subnormal", "tiny_products", "huge", "integers", "wide"])
+@pytest.mark.parametrize("data", ["subnormal", "tiny_lines", "tiny_products", "huge", "integers", "wide"])
 def test_range(forced, data):
-    if forced.mode == "tf32" and data in ("subnormal", "tiny_products"):
+    if forced.mode == "tf32" and data in ("subnormal", "tiny_lines", "tiny_products"):
         return  # 11 bits are promised of normal numbers only
     for ops in shapes.OP_PAIRS:
         for m, n, k in [(9, 7, 5), (33, 33, 33), (1, 40, 64), (40, 1, 64), (8, 8, 8), (24, 40, 160)]:

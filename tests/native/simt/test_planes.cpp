@@ -25,9 +25,9 @@ int failures = 0;
 
 // ---- cases ---------------------------------------------------------------------------------------------------------
 
-enum class Values { uniform, wide, wider, graded, integers, special, rare, subnormal, huge, zeros };
-constexpr const char *kValueNames[] = {"uniform", "2^+-20", "2^+-60",    "graded", "integers",
-                                       "special", "rare",   "subnormal", "huge",   "zeros"};
+enum class Values { uniform, wide, wider, graded, integers, special, rare, subnormal, lines, huge, zeros };
+constexpr const char *kValueNames[] = {"uniform", "2^+-20",    "2^+-60",     "graded", "integers", "special",
+                                       "rare",    "subnormal", "tiny lines", "huge",   "zeros"};
 enum class Batches { strided, shared_a, shared_b, negative, pointers };
 
 struct Case {
@@ -50,7 +50,7 @@ struct Case {
     }
 };
 
-float element(Values values, uint64_t seed, int64_t k, int64_t depth) {
+float element(Values values, uint64_t seed, int64_t line, int64_t k, int64_t depth) {
     const uint64_t random = hash(seed);
     const float uniform = numbers::uniform(random);
     switch (values) {
@@ -82,6 +82,8 @@ float element(Values values, uint64_t seed, int64_t k, int64_t depth) {
         break;
     case Values::subnormal:
         return std::ldexp(uniform, -127 - static_cast<int>(random % 20));
+    case Values::lines: // whole ones, partly subnormal
+        return line % 61 == 0 ? uniform * std::ldexp(1.0f, -126) : uniform;
     case Values::huge:
         return uniform < 0 ? -std::numeric_limits<float>::max() : std::ldexp(uniform, 127);
     case Values::zeros:
@@ -269,9 +271,9 @@ bool check(const Case &test, Scheme scheme) {
     for (int64_t batch = 0; batch < test.batch; ++batch) {
         for (int64_t k = 0; k < test.k; ++k) {
             for (int64_t i = 0; i < test.m; ++i)
-                a_at(batch, i, k) = element(test.values, ++seed, k, test.k);
+                a_at(batch, i, k) = element(test.values, ++seed, i, k, test.k);
             for (int64_t j = 0; j < test.n; ++j)
-                b_at(batch, k, j) = element(test.values, ++seed, test.k - 1 - k, test.k);
+                b_at(batch, k, j) = element(test.values, ++seed, j, test.k - 1 - k, test.k);
         }
         for (int64_t j = 0; j < test.n; ++j)
             for (int64_t i = 0; i < test.m; ++i)
