@@ -54,11 +54,11 @@ typedef enum { PYBLAS_POINTER_MODE_HOST = 0, PYBLAS_POINTER_MODE_DEVICE = 1 } py
 /* Where the arrays of pointers of SgemmBatched live. A GPU handle starts with DEVICE, a CPU handle knows only HOST. */
 typedef enum { PYBLAS_ARRAY_MODE_HOST = 0, PYBLAS_ARRAY_MODE_DEVICE = 1 } pyblasArrayMode_t;
 
-/* How products are computed. 32F keeps FP32 accuracy by any means; 32F_PEDANTIC uses FP32 multiply-adds only. */
+/* How products are computed; docs/numerics.md states the bound of each mode. */
 typedef enum {
-    PYBLAS_COMPUTE_32F = 68,
-    PYBLAS_COMPUTE_32F_PEDANTIC = 69,
-    PYBLAS_COMPUTE_32F_FAST_TF32 = 77
+    PYBLAS_COMPUTE_32F = 68,          /* FP32 accuracy, by any means */
+    PYBLAS_COMPUTE_32F_PEDANTIC = 69, /* FP32 multiply-adds only */
+    PYBLAS_COMPUTE_32F_FAST_TF32 = 77 /* inputs rounded to the 11 bits of TF32, FP32 sums; never unless asked for */
 } pyblasComputeType_t;
 
 /* What the elements of a matrix are: float32, float16, bfloat16. */
