@@ -25,7 +25,7 @@ import numpy as np
 import planes
 import reference
 
-ROWS, COLUMNS = 24, 20
+ROWS, COLUMNS = 64, 20  # as many rows as wgmma_skinny takes for one decision
 DEPTHS = (32, 33, 40, 64, 65, 96, 127, 128, 129, 192, 256, 257, 500, 1000, 2048, 4096)
 SCALES = (0, 0, -120, -60, 40)
 SIGNIFICANDS, FALLS, SIGNS, REACH = 6, 7, 3, 33
@@ -134,7 +134,9 @@ def turns_for(seconds: float) -> Iterator[None]:
 
 
 def models() -> dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray | None]]:
-    return {scheme: lambda a, b, scheme=scheme: planes.multiply(a, b, scheme) for scheme in ("f16x2", "bf16x3")}
+    return {
+        scheme: lambda a, b, scheme=scheme: planes.multiply(a, b, scheme) for scheme in ("f16x2", "bf16x3", "skinny")
+    }
 
 
 def kernels_of_the_gpu() -> dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray | None]]:

@@ -469,7 +469,7 @@ def _error_of_planes(k, chunk=planes.CHUNK):
 
 # ---- split schemes, in NumPy: what the tensor kernels promise, and that wrong ones would be noticed -------------------
 
-every_scheme = pytest.mark.parametrize("scheme", ["f16x2", "bf16x3"])
+every_scheme = pytest.mark.parametrize("scheme", ["f16x2", "bf16x3", "skinny"])
 FEW_ROWS, FEW_COLUMNS = adversary.ROWS, adversary.COLUMNS
 
 
@@ -482,6 +482,12 @@ def _check_planes(a, b, scheme, random=False, mistake=None):
     zero = np.zeros((a.shape[0], b.shape[1]), dtype=np.float32)
     got = planes.multiply(a, b, scheme, mistake)
     reference.assert_product(got, 1.0, a, b, 0.0, zero, random=random, label=f"{scheme} at k = {a.shape[1]}")
+
+
+def test_the_recorded_planes_are_those_of_the_model():
+    """tests/native/simt/test_planes.cpp compares the packing kernels with the same lines."""
+    assert planes.RECORD.read_text() == planes.table()
+    assert 20 < planes.table().count("unfit") < planes.table().count("\n") - 60
 
 
 @every_scheme
@@ -537,13 +543,43 @@ def test_planes_keep_the_norm(scheme, k):
     assert error <= _error_of_planes(k)
 
 
-@every_scheme
+@pytest.mark.parametrize("scheme", ["f16x2", "bf16x3"])
 def test_planes_of_infinities_and_nan_are_unfit(scheme):
     a, b = _operands("normal", 64)
     a[3, 5], a[4, 6], b[7, 2] = np.inf, np.nan, -np.inf
     unfit = planes.exponents(a, scheme) == planes.UNFIT
     assert unfit.nonzero()[0].tolist() == [3, 4]
     _check_planes(a, b, scheme)
+
+
+def test_chunks_of_infinities_and_nan_are_unfit():
+    """A NaN of the large operand is multiplied as it is; of the small one it makes its row unfit, and no other."""
+    a, b = _operands("normal", 64)
+    a[3, 5], a[4, 6], a[5, 7], b[7, 2] = np.inf, np.nan, np.float32(1e-20), np.nan
+    _, fits, plain, *_ = planes.large_chunk(a, 64, planes.least_plain_exponent(64))
+    assert (~fits).nonzero()[0].tolist() == [3, 5] and not plain.any()
+    exponent, fits, *_ = planes.small_chunk(b.T, 64)
+    assert (~fits).nonzero()[0].tolist() == [2] and len(set(exponent)) == 1
+    _check_planes(a, b, "skinny")
+
+
+@pytest.mark.parametrize("k", [64, 320, 4160])
+def test_low_halves_without_a_scale_keep_the_bound_and_a_wrong_limit_is_noticed(k):
+    """In each 64 of k the largest element meets zeros, and all others are as small as low halves allow, or smaller, with
+    half of their last bit to lose, always in one direction."""
+    limit = planes.least_plain_exponent(k)
+    plain, worst = set(), {}
+    for plain_from in (limit, -14):
+        for smaller in range(10, 29):
+            rng = np.random.default_rng([k, smaller])
+            a = np.full((FEW_ROWS, k), 2.0**-smaller + 2.0**-39, dtype=np.float32)
+            b = rng.uniform(1, 2, (k, FEW_COLUMNS)).astype(np.float32)
+            a[:, ::64], b[::64] = 1.5, 0
+            plain.add(bool(planes.large_chunk(a[:, :64], k, plain_from)[2].all()))
+            got = planes.multiply(a, b, "skinny", planes.Mistake(plain_from=plain_from))
+            worst[plain_from] = max(worst.get(plain_from, 0.0), adversary.of_bound(got, a, b))
+    assert plain == {True, False}
+    assert worst[limit] <= 1 < worst[-14], worst
 
 
 @every_scheme

@@ -1,10 +1,14 @@
 // The packing kernels on the simulator, bit by bit against planes computed here in float64, and the results that are
 // left to FP32 multiply-adds: exactly those of unfit rows and columns. What the planes multiply to, summed exactly,
-// must stay within the share of each element's bound that splitting may take.
+// must stay within the share of each element's bound that splitting may take. Some rows are compared with what the
+// model in NumPy has recorded, too.
+//
+//     test_planes RECORD
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <string>
 #include <vector>
@@ -407,10 +411,106 @@ bool check(const Case &test, Scheme scheme) {
     return true;
 }
 
+// ---- what tests/planes.py has recorded -----------------------------------------------------------------------------
+
+uint64_t checksum(const std::vector<uint16_t> &words) {
+    uint64_t total = 0xcbf29ce484222325;
+    for (const uint16_t word : words)
+        total = (total ^ (word == 0x8000 ? 0 : word)) * 0x100000001b3;
+    return total;
+}
+
+// Packs rows of A, along k and across, and tells exponents and checksums as the record does.
+std::vector<std::string> packed_lines(Scheme scheme, int span, int64_t k, int64_t rows, Op transa) {
+    constexpr int kSpans[][2] = {{4, 0}, {12, 40}, {20, -120}, {30, 100}};
+    Matrices a(transa == Op::N ? rows : k, transa == Op::N ? k : rows, 1, 0, 1, false, false);
+    Matrices b(k, 1, 0, 0, 1, false, false);
+    for (int64_t row = 0; row < rows; ++row)
+        for (int64_t i = 0; i < k; ++i) {
+            const uint64_t random = hash((static_cast<uint64_t>(span * 10000 + k) << 20) + row * k + i);
+            const auto [reach, scale] = kSpans[span];
+            (transa == Op::N ? a.at(0, row, i) : a.at(0, i, row)) =
+                std::ldexp(numbers::uniform(random),
+                           static_cast<int>(random % static_cast<uint64_t>(2 * reach + 1)) - reach + scale);
+        }
+    for (int64_t i = 0; i < k; ++i)
+        b.at(0, i, 0) = 1.0f;
+    Problem problem;
+    problem.transa = transa;
+    problem.m = rows, problem.n = 1, problem.k = k;
+    problem.a = {a.first, nullptr, a.ld, 0};
+    problem.b = {b.first, nullptr, b.ld, 0};
+    problem.alpha.value = 1.0f;
+    const PackedProduct sizes = PackedProduct::of(problem, scheme, nullptr);
+    std::vector<double> workspace(sizes.bytes / sizeof(double) + 64);
+    auto *const start = reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(workspace.data()) + 255) / 256 * 256);
+    const PackedProduct packed = PackedProduct::of(problem, scheme, start);
+    const Region of_a(a.memory.data(), a.memory.size() * sizeof(float), Access::read, "A");
+    const Region of_b(b.memory.data(), b.memory.size() * sizeof(float), Access::read, "B");
+    const Region of_workspace(start, sizes.bytes, Access::read_write, "the workspace", simulator::Content::undefined);
+    Device device;
+    device.multiprocessors = 40;
+    device.sm = k <= 512 ? 90 : 80;
+    const Status status = pack(problem, packed, scheme, {&device, nullptr, start, sizes.bytes});
+    const simulator::Fault fault = simulator::take_fault();
+    if (fault.kind != simulator::FaultKind::none || status != kSuccess)
+        return {"packing failed: " + fault.text};
+    std::vector<std::string> lines;
+    const Planes &planes = packed.a;
+    for (int64_t row = 0; row < rows; ++row) {
+        std::string text = std::string(kSchemeNames[static_cast<int>(scheme)]) + " " + std::to_string(span) + " " +
+                           std::to_string(k) + " " + std::to_string(row) + " ";
+        if (planes.exponents[row] == kUnfitRow) {
+            lines.push_back(text + "unfit");
+            continue;
+        }
+        text += std::to_string(planes.exponents[row]);
+        for (int plane = 0; plane < planes.count; ++plane) {
+            std::vector<uint16_t> words;
+            for (int64_t i = 0; i < k; ++i)
+                words.push_back(planes.data[plane * planes.plane() +
+                                            (planes.across ? i * planes.ld() + row : row * planes.ld() + i)]);
+            char sum[24];
+            std::snprintf(sum, sizeof sum, " %016lx", static_cast<unsigned long>(checksum(words)));
+            text += sum;
+        }
+        lines.push_back(text);
+    }
+    return lines;
+}
+
+int check_record(const char *path) {
+    std::ifstream file(path);
+    std::vector<std::string> recorded;
+    for (std::string line; std::getline(file, line);)
+        recorded.push_back(line);
+    constexpr int64_t kRows = 5;
+    constexpr int kSpans = 4;
+    for (const Op transa : {Op::T, Op::N}) {
+        std::vector<std::string> lines;
+        for (const Scheme scheme : {Scheme::f16x2, Scheme::bf16x3, Scheme::f16x1})
+            for (int span = 0; span < kSpans; ++span)
+                for (const int64_t k : {40, 130, 600})
+                    for (const std::string &line : packed_lines(scheme, span, k, kRows, transa))
+                        lines.push_back(line);
+        for (size_t i = 0; i < std::max(lines.size(), recorded.size()); ++i) {
+            const std::string got = i < lines.size() ? lines[i] : "nothing",
+                              want = i < recorded.size() ? recorded[i] : "nothing";
+            if (got != want) {
+                std::printf("FAILED %s: %s, where the model has recorded %s\n",
+                            transa == Op::N ? "across k" : "along k", got.c_str(), want.c_str());
+                ++failures;
+            }
+        }
+    }
+    return static_cast<int>(recorded.size());
+}
+
 } // namespace
 
-int main() {
+int main(int argc, char **argv) {
     std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+    const int recorded = argc == 2 ? check_record(argv[1]) : 0;
     constexpr int64_t kSizes[][3] = {{1, 1, 1},       {3, 5, 7},     {33, 31, 64},  {32, 64, 65},  {130, 9, 257},
                                      {129, 141, 200}, {5, 129, 128}, {64, 33, 500}, {2, 40, 1030}, {9, 3, 2050},
                                      {1, 2, 8200},    {4, 36, 4100}, {40, 4, 513}};
@@ -440,6 +540,6 @@ int main() {
             run({trans, trans, 35, 6, 70, 5, batches, 1, 1, Values::special, -0.5f, 1.0f});
     for (const Op trans : kOps)
         run({trans, trans, 35, 6, 70, 2, Batches::strided, 0, 0, Values::special, 0.0f, 0.5f});
-    std::printf("%d cases, %d unfit results, %d failures\n", cases, unfit_rows, failures);
-    return failures != 0 || unfit_rows == 0;
+    std::printf("%d cases, %d unfit results, %d recorded rows, %d failures\n", cases, unfit_rows, recorded, failures);
+    return failures != 0 || unfit_rows == 0 || recorded == 0;
 }
