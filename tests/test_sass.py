@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -24,15 +25,20 @@ MULTIPLIES = {
     "wgmma_tf32": ("HGMMA", "90a"),
     "mma_split": ("HMMA.16816", "80"),
 }
-# What some kernels alone may do among their multiplies, by a pattern of their mangled names.
-# Words read back from the stack: the widest tile of two planes of A and B lacks one register.
-READ_BACK = {r"wgmmaI\w*PlaneTileILNS_6SchemeE0ELi128ELi256E": 1}
-# Times an operand is fetched between two multiplies: once a step, in the tile of 32 columns.
-FETCHED = {r"wgmma_skinnyI\w*Tile32E": 1}
+# Words of the stack that some kernels touch in each turn of the loop that multiplies, by architecture and a pattern of
+# their mangled names: the two widest tiles of two planes of A and B lack one register, and so do few others.
+IN_A_TURN = {
+    ("90a", r"wgmmaI\w*PlaneTileILNS_6SchemeE0ELi128ELi(192|256)E"): 1,
+    ("80", r"\dwmma_tf32E"): 2,
+    ("100", r"\dmma_splitE"): 5,
+    ("120", r"\dwmma_tf32E"): 1,
+}
 
 
-def allowed(exceptions: dict[str, int], mangled: str) -> int:
-    return sum(count for pattern, count in exceptions.items() if re.search(pattern, mangled))
+class Instruction(NamedTuple):
+    address: int
+    opcode: str
+    target: int  # that an operand names, -1 if none does
 
 
 def nvdisasm_folder() -> str:
@@ -45,8 +51,8 @@ def nvdisasm_folder() -> str:
     return str(Path(found).parent)
 
 
-def instructions(architecture: str, functions: list[str]) -> dict[str, list[str]]:
-    """Opcodes of each function in their order."""
+def instructions(architecture: str, functions: list[str]) -> dict[str, list[Instruction]]:
+    """Of each function in their order."""
     path = f"{nvdisasm_folder()}{os.pathsep}{os.environ.get('PATH', '')}"
     command = [
         cuobjdump(),
@@ -60,34 +66,55 @@ def instructions(architecture: str, functions: list[str]) -> dict[str, list[str]
         [*command, LIBRARY], capture_output=True, text=True, check=False, env=os.environ | {"PATH": path}
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[Instruction]] = {}
     for part in re.split(r"Function : ", done.stdout)[1:]:
-        found[part.split(None, 1)[0]] = re.findall(r"/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)", part)
+        lines = re.findall(r"/\*([0-9a-f]+)\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)([^;]*);", part)
+        found[part.split(None, 1)[0]] = [
+            Instruction(int(address, 16), opcode, int(target[1], 16) if target else -1)
+            for address, opcode, operands in lines
+            for target in [re.search(r"\b0x([0-9a-f]+)$", operands.strip()) if opcode.startswith("BRA") else None]
+        ]
     return found
+
+
+def loops_round(code: list[Instruction], multiply: str) -> list[list[Instruction]]:
+    """For each multiply the innermost loop that it is in, once each: what lies between a branch and where it leads back to."""
+    back = [(one.target, one.address) for one in code if 0 <= one.target <= one.address]
+    loops = set()
+    for one in code:
+        if one.opcode.startswith(multiply):
+            around = [(end - start, start, end) for start, end in back if start <= one.address <= end]
+            loops |= {min(around)[1:]} if around else set()
+    return [[one for one in code if start <= one.address <= end] for start, end in sorted(loops)]
+
+
+def _number(architecture: str) -> int:
+    return int(architecture.rstrip("a"))
 
 
 @pytest.mark.parametrize("function", MULTIPLIES)
 @pytest.mark.parametrize("architecture", BUILT)
 def test_tensor_kernels_multiply_on_tensor_cores(architecture, function):
     multiply, least = MULTIPLIES[function]
-    if architecture != least and least == "90a":
+    if architecture != least if least == "90a" else _number(architecture) < _number(least):
         return  # nothing is left of it there
     names = [name for name in uses(architecture) if function_of(name) == function]
     assert names, f"the build has no {function}"
     code = instructions(architecture, names)
     assert set(code) == set(names)
-    for name, opcodes in code.items():
-        places = [place for place, opcode in enumerate(opcodes) if opcode.startswith(multiply)]
-        assert places, f"{name} has no {multiply}"
-        # What is computed for rows that planes cannot hold is a call behind the multiplies, and may use the stack.
-        loop = opcodes[places[0] : places[-1] + 1]
-        local = [opcode for opcode in loop if opcode.startswith(("LDL", "STL"))]
-        assert len(local) <= allowed(READ_BACK, name), (
-            f"{name} moves {len(local)} words through local memory between its multiplies"
-        )
+    for name, all_of_it in code.items():
+        assert any(one.opcode.startswith(multiply) for one in all_of_it), f"{name} has no {multiply}"
+        loops = loops_round(all_of_it, multiply)
+        assert loops, f"{name} multiplies in no loop"
+        # What is computed for rows that planes cannot hold is a call behind the loop, and may use the stack.
+        for loop in loops:
+            local = [one.opcode for one in loop if one.opcode.startswith(("LDL", "STL"))]
+            allowed = sum(
+                count for (where, what), count in IN_A_TURN.items() if where == architecture and re.search(what, name)
+            )
+            assert len(local) <= allowed, f"{name} moves {len(local)} words through local memory in each turn"
         # An operand that the compiler has to fetch before each multiply would halve its rate.
         if multiply == "HGMMA":
-            between = re.findall(r"HGMMA\S* (?:R2UR\S* )+HGMMA", " ".join(opcodes))
-            assert len(between) <= allowed(FETCHED, name), (
-                f"{name} moves registers between multiplies {len(between)} times"
-            )
+            opcodes = " ".join(one.opcode for one in all_of_it)
+            between = re.findall(r"HGMMA\S* (?:R2UR\S* )+HGMMA", opcodes)
+            assert not between, f"{name} moves registers between multiplies {len(between)} times"
