@@ -540,6 +540,9 @@ int main(int argc, char **argv) {
             run({trans, trans, 35, 6, 70, 5, batches, 1, 1, Values::special, -0.5f, 1.0f});
     for (const Op trans : kOps)
         run({trans, trans, 35, 6, 70, 2, Batches::strided, 0, 0, Values::special, 0.0f, 0.5f});
+    for (const Op trans : kOps) // a block has several tiles with something unfit
+        for (const Values values : {Values::rare, Values::special})
+            run({trans, trans, 300, 270, 40, 1, Batches::strided, 0, 0, values, 1.0f, 0.5f});
     std::printf("%d cases, %d unfit results, %d recorded rows, %d failures\n", cases, unfit_rows, recorded, failures);
     return failures != 0 || unfit_rows == 0 || recorded == 0;
 }
