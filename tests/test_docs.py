@@ -1,6 +1,7 @@
 """What the manual and the small examples show is run: sessions print what stands under them, and all that is public is
 named with its signature."""
 
+import csv
 import doctest
 import inspect
 import re
@@ -139,6 +140,24 @@ def test_the_first_figures_of_the_readme_are_those_of_the_table():
     assert {int(found[0][0]), int(found[-1][0])} == {int(said[1]), int(said[2])}
     assert 0 <= min(ratios) - float(said[3]) < 0.15 and 0 <= max(ratios) - float(said[4]) < 0.15
     assert all(float(ours) < float(theirs) for _, _, ours, theirs, _ in found)
+
+
+def measured(mode):
+    """The chosen kernels' rows, by product."""
+    with (DOCS.parent / "bench" / "results" / f"nvidia-h200{mode}.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["choice"] == "selected"]
+    return {tuple(row[name] for name in ("family", "ops", "m", "n", "k", "batch")): row for row in rows}
+
+
+def test_tensor_cores_cost_neither_time_nor_accuracy():
+    """What is measured of the default mode: no product takes longer than by multiply-adds alone (by the same kernel, but for
+    what two runs differ by), and from k = 512 on tensor cores err no more than cuBLAS does in float32."""
+    pedantic = measured("-pedantic")
+    for product, row in measured("").items():
+        same = row["kernel"] == pedantic[product]["kernel"]
+        assert float(row["us"]) <= (1.06 if same else 1.0) * float(pedantic[product]["us"]), product
+        if row["kernel"].startswith("wgmma") and int(row["k"]) >= 512:
+            assert float(row["error"]) <= float(row["cublas_error"]), product
 
 
 def test_attention_example(tmp_path):
