@@ -185,7 +185,7 @@ PYBLAS_API pyblasStatus_t pyblasSetKernel(pyblasHandle_t handle, const char *nam
 PYBLAS_API pyblasStatus_t pyblasGetKernel(pyblasHandle_t handle, const char **name);
 
 /* The kernel a column-major product of these sizes would run, with the least leading dimensions, contiguous batches and
-   beta = 0, and why. The reason is valid until this thread asks again. */
+   beta = 0, and why, with how much workspace. The reason is valid until this thread asks again. */
 PYBLAS_API pyblasStatus_t pyblasSelectedKernel(pyblasHandle_t handle, pyblasOperation_t transa,
                                                pyblasOperation_t transb, int64_t m, int64_t n, int64_t k,
                                                int64_t batchCount, const char **name, const char **reason);

@@ -631,11 +631,14 @@ pyblasStatus_t pyblasSelectedKernel(pyblasHandle_t handle, pyblasOperation_t tra
 #endif
         Selection selection;
         PYBLAS_TRY(select(problem, handle->device, limit, handle->settings.forced, &selection));
-        if (handle->settings.forced)
-            std::snprintf(text, sizeof text, "forced by name; predicted %.3g us", 1e6 * selection.seconds);
-        else
-            std::snprintf(text, sizeof text, "least predicted time of %d legal kernels: %.3g us", selection.legal,
-                          1e6 * selection.seconds);
+        const int length =
+            handle->settings.forced
+                ? std::snprintf(text, sizeof text, "forced by name; predicted %.3g us", 1e6 * selection.seconds)
+                : std::snprintf(text, sizeof text, "least predicted time of %d legal kernels: %.3g us", selection.legal,
+                                1e6 * selection.seconds);
+        if (selection.workspace > 0)
+            std::snprintf(text + length, sizeof text - static_cast<size_t>(length), ", with %zu bytes of workspace",
+                          selection.workspace);
         *name = selection.kernel->name;
         *reason = text;
         return kSuccess;
