@@ -17,7 +17,7 @@ from problems import Problem, Product
 pytestmark = pytest.mark.gpu
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
-_MEM_ALLOC, _MEM_FREE = 10, 11
+_KERNEL, _MEMSET, _MEM_ALLOC, _MEM_FREE = 0, 2, 10, 11
 SIZES = [
     Product(64, 64, 64),
     Product(300, 300, 300, "T", "N", 0.5, 2.0),
@@ -167,6 +167,72 @@ def test_k5_replays_with_new_data(gpu, gpu_handle, stream, product):
             capture.replay()
         stream.synchronize()
         warm.check([gpu.host(block) for block in blocks])
+    capture.close()
+
+
+# From a tile of each kernel to ranges of k that are added afterwards, and products side by side.
+OF_PLANES = [
+    Product(200, 140, 160, "T", "N", 0.5, 2.0, gap=(0, 3, 1)),
+    Product(40, 300, 2100, gap=(1, 0, 0)),
+    Product(70, 50, 130, "N", "T", batch=5),
+]
+
+
+def _of_planes(name):
+    return name.startswith(("wgmma_", "mma_split"))
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row[0]) for row in engines.kernel_rows() if _of_planes(row[0])])
+def test_what_planes_cannot_hold_is_met_in_a_replay(gpu, gpu_handle, stream, row):
+    """A graph that was captured with ordinary values finds by itself, at each replay, what has to be computed otherwise:
+    it holds kernels and nothing that the host would do."""
+    engines.set_kernel(gpu_handle, row[0])
+    mode = "fp32" if "fp32" in row[2] else "tf32"
+    assert lib.pyblasSetComputeMode(gpu_handle, engines.MODES[mode]) == SUCCESS
+    for product in OF_PLANES:
+        problem = Problem(product)
+        blocks = problem.blocks(gpu)
+        gpu.synchronize()
+        with Capture(stream) as capture:
+            status, _ = problem.start(gpu, gpu_handle, blocks)
+        if status == engines.NOT_SUPPORTED:  # the ladder's steps take no batches, and older GPUs no planes
+            assert product.batch or gpu.xp.cuda.Device().compute_capability != "90", message()
+            capture.close()
+            continue
+        assert status == SUCCESS, message()
+        assert set(capture.kinds()) <= {_KERNEL, _MEMSET}
+        rng = np.random.default_rng(len(row[0]))
+        shape_a, shape_b = (placed.index.shape for placed in (problem.a, problem.b))
+        for values in ("normal", "infinities", "wide", "normal", "tiny", "normal"):
+            a, b = rng.standard_normal(shape_a, dtype=np.float32), rng.standard_normal(shape_b, dtype=np.float32)
+            if values == "infinities":
+                a[:, 3, 5], b[:, 7, 2], b[:, 8, 9] = np.inf, np.nan, -np.inf
+            elif values == "wide":
+                a, b = (np.ldexp(x, rng.integers(-60, 1, x.shape)) for x in (a, b))
+            elif values == "tiny":
+                a[:, 7], b[:, :, 3] = np.float32(1e-18), np.float32(1e-18)
+            problem.a.words[problem.a.index], problem.b.words[problem.b.index] = a, b
+            with stream:
+                for block, placed in zip(blocks, (problem.a, problem.b, problem.c), strict=True):
+                    refill(gpu, block, placed.words)
+                capture.replay()
+            stream.synchronize()
+            problem.check([gpu.host(block) for block in blocks], mode)
+        capture.close()
+
+
+@pytest.mark.parametrize("limit", [0, 100 << 10, 1 << 20, 3 << 20])
+@pytest.mark.parametrize("product", OF_PLANES, ids=lambda p: f"{p.batch or 1}x{p.m}x{p.n}x{p.k}")
+def test_little_workspace_is_enough_for_a_capture(gpu, gpu_handle, stream, product, limit):
+    assert lib.pyblasSetWorkspaceLimit(gpu_handle, limit) == SUCCESS
+    problem = Problem(product)
+    capture, blocks, _ = captured(gpu, gpu_handle, stream, problem)
+    for _ in range(2):
+        with stream:
+            refill(gpu, blocks[2], problem.c.words)
+            capture.replay()
+        stream.synchronize()
+        problem.check([gpu.host(block) for block in blocks])
     capture.close()
 
 

@@ -304,6 +304,41 @@ def test_work_is_queued_on_the_stream_and_nothing_waits(gpu, gpu_handle):
     del kept
 
 
+@pytest.mark.gpu
+def test_what_planes_cannot_hold_makes_no_call_wait(gpu, gpu_handle):
+    """Infinities and rows of too many powers of two are found on the device: calls that meet them return before anything
+    has run."""
+    cupy = gpu.xp
+    stream = cupy.cuda.Stream(non_blocking=True)
+    assert lib.pyblasSetStream(gpu_handle, ffi.cast("pyblasStream_t", stream.ptr)) == SUCCESS
+    problem = Problem(Product(130, 200, 1030, data="wider"))
+    a = problem.a.values
+    a[0, 3, 5], a[0, 9, 700] = np.inf, np.nan
+    problem.a.words[problem.a.index] = a
+    names = [name for name in GPU_NAMES if name.startswith(("wgmma_", "mma_split"))]
+    started = {}
+
+    def start(name):
+        engines.set_kernel(gpu_handle, name)
+        blocks = problem.blocks(gpu)
+        gpu.synchronize()
+        return blocks
+
+    for name in names:  # first use may load code
+        if problem.call(gpu, gpu_handle, start(name)) == SUCCESS:
+            started[name] = start(name)
+    hold = cupy.RawKernel(HOLD, "hold")
+    with stream:
+        hold((1,), (1,), (np.int64(400_000_000),))
+    for name, blocks in started.items():
+        engines.set_kernel(gpu_handle, name)
+        assert problem.start(gpu, gpu_handle, blocks)[0] == SUCCESS, message()
+        assert not stream.done, f"{name} waited for the stream"
+    stream.synchronize()
+    for blocks in started.values():
+        problem.check([gpu.host(block) for block in blocks])
+
+
 SYNC = """
 import os
 import numpy as np, cupy
@@ -426,6 +461,53 @@ def test_workspace_limits_change_the_kernel_not_the_success(engine, handle):
             Problem(product).solve(engine, handle)
     assert lib.pyblasFreeWorkspace(handle) == SUCCESS
     Problem(DEEP[0]).solve(engine, handle)
+
+
+# That tensor cores take where there are some: squares, few rows, batches and a deep k.
+OF_PLANES = [
+    Product(520, 500, 512, "T", "N", 0.5, 2.0, gap=(0, 1, 0)), Product(100, 1500, 600), Product(1500, 40, 600, "N", "T"),
+    Product(300, 260, 200, batch=5), Product(64, 96, 10000), Product(64, 64, 512, batch=5, pointers=True),
+]  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("given", [False, True], ids=["owned", "given"])
+@pytest.mark.parametrize("product", OF_PLANES, ids=lambda p: f"{p.batch or 1}x{p.m}x{p.n}x{p.k}")
+def test_tensor_kernels_do_with_any_workspace(gpu, gpu_handle, product, given):
+    """Smaller panels, then kernels that want none: every call succeeds, and each kernel by name is right or says that the
+    workspace is too small."""
+    problem = Problem(product)
+    a, b, c = problem.operands()
+    want, magnitude = reference.product(product.alpha, a, b, product.beta, c)
+    allowed = reference.bound("fp32", product.k, product.alpha, magnitude)
+
+    def call(name):
+        engines.set_kernel(gpu_handle, name)
+        blocks = problem.blocks(gpu)
+        status = problem.call(gpu, gpu_handle, blocks)
+        if status == SUCCESS:
+            got = problem.result([gpu.host(block) for block in blocks])
+            reference.assert_close(got, want, allowed, f"{name} with {size} bytes")
+        else:
+            assert status == NOT_SUPPORTED, message()
+        return status
+
+    kinds = set()
+    for size in (0, 1000, 40 << 10, 300 << 10, 1 << 20, 5 << 20):
+        memory = gpu.xp.full(size + 512, 0xA5, dtype=gpu.xp.uint8)
+        assert memory.data.ptr % 256 == 0
+        if given:
+            assert lib.pyblasSetWorkspace(gpu_handle, ffi.cast("void *", memory.data.ptr + 256), size) == SUCCESS
+        else:
+            assert lib.pyblasSetWorkspaceLimit(gpu_handle, size) == SUCCESS
+        assert call(None) == SUCCESS, message()
+        for name in (name for name in GPU_NAMES if name.startswith(("wgmma_", "mma_split"))):
+            if call(name) != SUCCESS:
+                kinds.add("workspace" in message())
+        outside = gpu.xp.asnumpy(memory)
+        assert (outside[:256] == 0xA5).all()
+        assert (outside[256 + size :] == 0xA5).all()
+    assert True in kinds, "no kernel wanted workspace"
 
 
 @pytest.mark.gpu
