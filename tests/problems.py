@@ -192,11 +192,56 @@ def huge(rng, a, b):
     return x * scale, y * np.float32(2.0**64 / max(a[-1], 1))
 
 
+def patched(rng, shape, along):
+    """Values of one operand that are hard in several ways at once; k runs along the axis."""
+    k = shape[along]
+    pieces = -(-k // 64)
+    depth = np.arange(k).reshape([k if axis == along else 1 for axis in range(len(shape))])
+    lines, by_piece = np.array(shape), np.array(shape)
+    lines[along], by_piece[along] = 1, pieces
+    start, turn = ((1, 1), (2 - 2.0**-23, -1), (1 + 2.0**-11, 1), (2 - 2.0**-11, -1), (1, 0))[rng.integers(5)]
+    values = start + turn * rng.integers(0, 16, shape) * 2.0**-23 if turn else start + rng.random(shape)
+    if rng.random() < 0.7:
+        values *= rng.choice([-1.0, 1.0], shape)
+    reach = int(rng.choice([2, 11, 13, 14, 15, 18, 23, 25, 30, 40]))
+    for fall in rng.choice(7, rng.integers(0, 3), replace=False):
+        if fall == 0:  # lines differ
+            values = np.ldexp(values, rng.integers(-reach, 1, lines))
+        elif fall == 1:  # each 64 of k of a line by itself
+            values = np.ldexp(values, np.take(rng.integers(-reach, 1, by_piece), depth.ravel() // 64, axis=along))
+        elif fall == 2:  # every element
+            values = np.ldexp(values, rng.integers(-reach, 1, shape))
+        elif fall == 3:  # one of 64 stands out
+            values = np.ldexp(values, np.where(rng.random(shape) < 1 / 64, 0, -reach))
+        elif fall == 4:  # just at the ends of what planes hold
+            values = np.ldexp(values, rng.choice([0, 0, 0, -3, -8, -13, -14, -22, -23, -24, -28], shape))
+        elif fall == 5:  # along k
+            values = np.ldexp(values, -depth * reach // k)
+        else:  # few lines are far below their neighbours, or above
+            values = np.ldexp(values, np.where(rng.random(lines) < 0.03, rng.choice([-130, -60, -35, 20]), 0))
+    values = np.ldexp(values, rng.choice([0, 0, 0, 20, -30, -60, -100, -128]))
+    values = values.astype(np.float32)
+    for spot in rng.choice(6, rng.integers(0, 3), replace=False):
+        value = (0.0, -0.0, 1e-41, 2.0**50, np.inf, np.nan)[spot]
+        share = rng.choice([0.3, 0.5]) if spot < 2 else rng.choice([1, 3, 40]) / values.size
+        where = rng.random(shape) < share
+        if rng.random() < 0.3:  # only in one 64 of k
+            where &= depth // 64 == rng.integers(pieces)
+        values[where] = value
+    return values
+
+
+def patchwork(rng, a, b):
+    """Anything at once, another mixture for each product: lines and pieces of k of very different magnitudes, elements at
+    the ends of what planes of 16 bits hold, zeros, subnormals, infinities and NaN here and there."""
+    return patched(rng, a, len(a) - 1), patched(rng, b, len(b) - 2)
+
+
 DATA = {
     f.__name__: f
     for f in (
         normal, uniform, positive, wide, wider, one_huge, graded_outer, graded_inner, cancelling, integers, subnormal,
-        tiny_lines, tiny_products, huge
+        tiny_lines, tiny_products, huge, patchwork
     )
 }  # fmt: skip
 
@@ -289,16 +334,20 @@ class Problem:
 
     def check(self, after, mode="fp32"):
         """after holds the three buffers as the call left them."""
+        got, p = self.result(after), self.product
+        a, b, c = self.operands()
+        reference.assert_product(got, p.alpha, a, b, p.beta, c, mode, label=str(p))
+        return got
+
+    def result(self, after):
+        """C, where nothing but C was written."""
         label = str(self.product)
         for name, placed, words in zip("AB", (self.a, self.b), after, strict=False):
             reference.assert_same_bits(words, placed.words, f"{label}: {name} was written")
         outside = np.ones(self.c.words.size, dtype=bool)
         outside[self.c.index] = False
         reference.assert_same_bits(after[2][outside], self.c.words[outside], f"{label}: written outside C")
-        got = after[2][self.c.index]
-        p = self.product
-        reference.assert_product(got, p.alpha, *self.operands()[:2], p.beta, self.operands()[2], mode, label=label)
-        return got
+        return after[2][self.c.index]
 
 
 def solve(engine, handle, product, mode="fp32"):

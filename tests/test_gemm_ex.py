@@ -114,14 +114,18 @@ class Case:
         assert np.array_equal(after[2][outside], words(self.c.words)[outside]), f"{self}: bytes round C were written"
         return status, after[2].view(self.types[1])[self.c.index]
 
-    def wanted(self):
-        """C in float64, and how far each element may be off."""
+    def wanted(self, exact=None):
+        """C in float64, and how far each element may be off; exact() may tell what reference.product() does, with the bound
+        of float32."""
         a, b = (matrix.words[matrix.index].astype(np.float32) for matrix in (self.a, self.b))
         a = a if self.ops[0] == "N" else a.swapaxes(1, 2)
         b = b if self.ops[1] == "N" else b.swapaxes(1, 2)
         c = self.c.words[self.c.index].astype(np.float32)
-        value, magnitude = reference.product(self.alpha, a, b, self.beta, c)
-        allowed = reference.bound("fp32", self.k, self.alpha, magnitude)
+        if exact is None:
+            value, magnitude = reference.product(self.alpha, a, b, self.beta, c)
+            allowed = reference.bound("fp32", self.k, self.alpha, magnitude)
+        else:
+            value, allowed = exact(self.alpha, a, b, self.beta, c)
         if self.types[1] != F32:
             with np.errstate(invalid="ignore"):
                 allowed = allowed + ROUNDOFF[self.types[1]] * (np.abs(value) + allowed) + LEAST[self.types[1]]

@@ -32,7 +32,7 @@ def products(draw):
         gap=(draw(GAPS), draw(GAPS), draw(GAPS)),
         offset=(draw(OFFSETS), draw(OFFSETS), draw(OFFSETS)),
         wide=draw(st.booleans()),
-        data=draw(st.sampled_from(["normal", "normal", "wide", "integers", "uniform", "cancelling", "tiny_products"])),
+        data=draw(st.sampled_from(["normal", "patchwork", "wide", "integers", "uniform", "cancelling", "tiny_products"])),
     )  # fmt: skip
 
 
