@@ -150,12 +150,11 @@ def measured(mode):
 
 
 def test_tensor_cores_cost_neither_time_nor_accuracy():
-    """What is measured of the default mode: no product takes longer than by multiply-adds alone (by the same kernel, but for
-    what two runs differ by), and from k = 512 on tensor cores err no more than cuBLAS does in float32."""
+    """What is measured of the default mode: no product takes longer than by multiply-adds alone, but for what two runs differ
+    by, and from k = 512 on tensor cores err no more than cuBLAS does in float32."""
     pedantic = measured("-pedantic")
     for product, row in measured("").items():
-        same = row["kernel"] == pedantic[product]["kernel"]
-        assert float(row["us"]) <= (1.06 if same else 1.0) * float(pedantic[product]["us"]), product
+        assert float(row["us"]) <= 1.06 * float(pedantic[product]["us"]), product
         if row["kernel"].startswith("wgmma") and int(row["k"]) >= 512:
             assert float(row["error"]) <= float(row["cublas_error"]), product
 
