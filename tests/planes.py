@@ -232,10 +232,10 @@ RECORDED_ROWS, RECORDED_DEPTHS = 5, (40, 130, 600)
 SPANS = ((4, 0), (12, 40), (20, -120), (30, 100))  # powers of two, and of them all
 
 
-def recorded_rows(span, k):
+def recorded_rows(span, k, rows=RECORDED_ROWS):
     """Numbers as native/simt/test_planes.cpp makes them."""
     reach, scale = SPANS[span]
-    place = np.arange(RECORDED_ROWS * k, dtype=np.uint64) + np.uint64((span * 10000 + k) << 20)
+    place = np.arange(rows * k, dtype=np.uint64) + np.uint64((span * 10000 + k) << 20)
     with np.errstate(over="ignore"):
         x = place + np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -243,7 +243,7 @@ def recorded_rows(span, k):
         x = x ^ (x >> np.uint64(31))
         uniform = ((x >> np.uint64(40)).astype(np.int64) - (1 << 23)).astype(np.float32) / np.float32(1 << 23)
         power = (x % np.uint64(2 * reach + 1)).astype(np.int64) - reach + scale
-        return np.ldexp(uniform, power).astype(np.float32).reshape(RECORDED_ROWS, k)
+        return np.ldexp(uniform, power).astype(np.float32).reshape(rows, k)
 
 
 def _checksum(words):
@@ -253,7 +253,7 @@ def _checksum(words):
     return f"{total:016x}"
 
 
-def _words(plane, scheme):
+def words(plane, scheme):
     if scheme == "bf16x3":
         return (plane.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     return plane.astype(np.float16).view(np.uint16)
@@ -273,7 +273,7 @@ def table():
                     if exponent[row] == UNFIT:
                         lines.append(text + "unfit")
                         continue
-                    sums = (_checksum(_words(plane[row] + np.float32(0), scheme)) for plane in held)
+                    sums = (_checksum(words(plane[row] + np.float32(0), scheme)) for plane in held)
                     lines.append(text + f"{exponent[row]} {' '.join(sums)}")
     return "\n".join(lines) + "\n"
 

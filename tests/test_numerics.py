@@ -49,6 +49,12 @@ def test_bound_of_large_products(engine, handle, mode, data):
         Problem(Product(300, 260, 517, *ops, 1.5, -0.5, data=data)).solve(engine, handle, mode)
 
 
+@pytest.mark.parametrize("data", ["normal", "wide", "graded_inner", "one_huge", "cancelling", "patchwork"])
+def test_bound_of_deep_products(engine, handle, mode, data):
+    for ops in ("NN", "TN"):
+        Problem(Product(5, 12, 1 << 20, *ops, 1.5, -0.5, data=data)).solve(engine, handle, mode)
+
+
 @pytest.mark.parametrize("ops", shapes.OP_PAIRS)
 def test_integers_are_exact(engine, handle, mode, ops):
     for m, n, k in [*SIZES, (260, 300, 700)]:
@@ -448,6 +454,124 @@ def test_small_elements_beside_large_ones_keep_the_bound(gpu, gpu_handle, k):
             for left, right, none in ((a, b, zero), (b.T, a.T, zero.T)):
                 got = _run(gpu, gpu_handle, left, right, none, 1.0, 0.0)
                 reference.assert_product(got, 1.0, left, right, 0.0, none, label=f"{name}, 2^-{smaller}")
+
+
+class Workspace:
+    """Memory given to a handle, read as the kernels lay it out: parts that start at multiples of 256 bytes."""
+
+    def __init__(self, gpu, handle):
+        self.gpu, self.memory, self.at = gpu, gpu.xp.zeros(16 << 20, dtype=gpu.xp.uint8), 0
+        where = engines.ffi.cast("void *", self.memory.data.ptr)
+        assert lib.pyblasSetWorkspace(handle, where, self.memory.nbytes) == SUCCESS, message()
+
+    def take(self, shape, dtype):
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        start, self.at = self.at, self.at + -(-size // 256) * 256
+        return self.gpu.xp.asnumpy(self.memory[start : start + size]).view(dtype).reshape(shape)
+
+
+def _same_words(got, want, scheme, label):
+    """Along the last axis in any order, and -0 is as good as 0."""
+    got, want = np.where(got == 0x8000, 0, got), planes.words(want + np.float32(0), scheme)
+    got, want = np.sort(got), np.sort(want)
+    assert np.array_equal(got, want), f"{label}: {np.argwhere(got != want)[:4].tolist()}"
+
+
+KERNEL_OF_SCHEME = {
+    "f16x2": "wgmma_128x128x64_f16x2", "bf16x3": "wgmma_128x128x64_bf16x3", "f16x1": "wgmma_128x128x64_f16x1",
+}  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ops", shapes.OP_PAIRS)
+@pytest.mark.parametrize("scheme", KERNEL_OF_SCHEME)
+def test_packed_planes_are_those_of_the_model(gpu, gpu_handle, scheme, ops):
+    """Exponents, which rows do not fit and every word, as the GPU leaves them in workspace; by one block and by clusters."""
+    mode = "tf32" if scheme == "f16x1" else "fp32"
+    assert lib.pyblasSetComputeMode(gpu_handle, engines.MODES[mode]) == SUCCESS
+    engines.set_kernel(gpu_handle, KERNEL_OF_SCHEME[scheme])
+    if not _takes(gpu_handle, 64, 64, LEAST_DEPTH):
+        return
+    deep = ((1100, 0), (3000, 3), (9000, 1)) if scheme != "f16x2" else ()
+    for k, span in ((40, 0), (130, 1), (512, 2), *deep):
+        a, b = planes.recorded_rows(span, k, 70), planes.recorded_rows((span + 1) % 4, k, 37)
+        workspace = Workspace(gpu, gpu_handle)
+        x, y = a if ops[0] == "T" else a.T, b if ops[1] == "N" else b.T  # as they lie in memory
+        blocks = [gpu.block(np.ascontiguousarray(values).ravel()) for values in (x, y, np.zeros((37, 70), np.float32))]
+        arguments = {
+            "transa": engines.OPS[ops[0]], "transb": engines.OPS[ops[1]], "m": 70, "n": 37, "k": k, "alpha": 1.0,
+            "beta": 0.0, "lda": x.shape[1], "ldb": y.shape[1], "ldc": 70,
+        }  # fmt: skip
+        arguments |= {name: gpu.address(block) for name, block in zip("ABC", blocks, strict=True)}
+        assert engines.invoke("sgemm", gpu_handle, arguments) == SUCCESS, message()
+        gpu.synchronize()
+        for rows, across in ((a, ops[0] == "N"), (b, ops[1] == "T")):
+            label = f"{'A' if rows is a else 'B'}, k = {k}"
+            exponent = planes.exponents(rows, scheme)
+            assert workspace.take(len(rows), np.int32).tolist() == exponent.tolist(), label
+            if across:
+                workspace.take((min(1024, -(-k // 64), 128), len(rows), 2), np.uint32)  # of packing alone
+            held = planes.split(rows, exponent, scheme)
+            lines, unit = (k, 8) if across else (len(rows), 64)
+            ld = -(-(len(rows) if across else k) // unit) * unit
+            got = workspace.take((len(held), lines, ld), np.uint16)
+            got = got[:, :, : len(rows)].swapaxes(1, 2) if across else got[:, :, :k]
+            fits = exponent != planes.UNFIT
+            _same_words(got[:, fits, :, None], held[:, fits, :, None], scheme, label)
+    assert lib.pyblasSetWorkspace(gpu_handle, engines.ffi.NULL, 0) == SUCCESS
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ops", shapes.OP_PAIRS)
+@pytest.mark.parametrize("side", [32, 64, 128])
+def test_packed_chunks_are_those_of_the_model(gpu, gpu_handle, side, ops):
+    """The same of wgmma_skinny: powers and words of the small operand, and which rows of either do not fit."""
+    engines.set_kernel(gpu_handle, f"wgmma_skinny_128x{side}x64")
+    if not _takes(gpu_handle, 64, 64, LEAST_DEPTH):
+        return
+    m, n = 150, 37
+    for k, span in ((40, 0), (130, 0), (192, 1), (400, 2)):
+        rng = np.random.default_rng([span, k])
+        a, b = planes.recorded_rows(span, k, m), planes.recorded_rows(0, k, n)
+        a[: 64 + span * 20] = rng.standard_normal((64 + span * 20, k))  # whose low halves need no scale
+        b[3, 5], b[7, k - 1], b[20] = np.nan, 1e-20, b[20] * np.float32(2.0**-40)
+        a[66, 1], a[140, k - 1] = np.inf, np.float32(2.0**50)
+        workspace = Workspace(gpu, gpu_handle)
+        x, y = a if ops[0] == "T" else a.T, b if ops[1] == "N" else b.T
+        blocks = [gpu.block(np.ascontiguousarray(values).ravel()) for values in (x, y, np.zeros((n, m), np.float32))]
+        arguments = {
+            "transa": engines.OPS[ops[0]], "transb": engines.OPS[ops[1]], "m": m, "n": n, "k": k, "alpha": 1.0,
+            "beta": 0.0, "lda": x.shape[1], "ldb": y.shape[1], "ldc": m,
+        }  # fmt: skip
+        arguments |= {name: gpu.address(block) for name, block in zip("ABC", blocks, strict=True)}
+        assert engines.invoke("sgemm", gpu_handle, arguments) == SUCCESS, message()
+        gpu.synchronize()
+        tiles, chunks = -(-n // side), -(-k // planes.CHUNK)
+        marks = workspace.take((2, tiles, 128 + side), np.int32)
+        powers = workspace.take((chunks, tiles * side), np.float32)
+        got = workspace.take((2, n, chunks * planes.CHUNK), np.uint16)
+        fit_a, fit_b = np.ones(m, dtype=bool), np.ones(n, dtype=bool)
+        for chunk in range(chunks):
+            part = slice(chunk * planes.CHUNK, min((chunk + 1) * planes.CHUNK, k))
+            exponent, fits, *halves = planes.small_chunk(b[:, part], k)
+            want = np.where(fits, 1, -1) * np.ldexp(np.float32(1), exponent)
+            assert powers[chunk, :n].tolist() == want.tolist(), f"k = {k}, chunk {chunk}"
+            for plane, half in enumerate(halves):
+                # Zeros past the end of k; the order in a step is the kernel's own affair.
+                want = np.zeros((fits.sum(), planes.CHUNK // planes.STEP, planes.STEP), dtype=np.float32)
+                want.reshape(len(want), planes.CHUNK)[:, : half.shape[1]] = half[fits]
+                held = got[plane, fits, chunk * planes.CHUNK : (chunk + 1) * planes.CHUNK].reshape(want.shape)
+                _same_words(held, want, "f16x2", f"k = {k}, chunk {chunk}, plane {plane}")
+            fit_a &= planes.large_chunk(a[:, part], k, planes.least_plain_exponent(k))[1]
+            fit_b &= fits
+        assert 0 < fit_a.sum() < m and 0 < fit_b.sum() < n
+        for tile in range(tiles):
+            unfit_a = np.concatenate([marks[0, tile, :128], marks[1, tile, : m - 128]]) == planes.UNFIT
+            assert (unfit_a == ~fit_a).all(), f"k = {k}: rows {(unfit_a == fit_a).nonzero()[0]}"
+            mine = slice(tile * side, min((tile + 1) * side, n))
+            for item in marks[:, tile]:
+                assert ((item[128 : 128 + mine.stop - mine.start] == planes.UNFIT) == ~fit_b[mine]).all(), f"k = {k}"
+    assert lib.pyblasSetWorkspace(gpu_handle, engines.ffi.NULL, 0) == SUCCESS
 
 
 @pytest.mark.gpu
