@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -508,6 +510,27 @@ def test_tensor_kernels_do_with_any_workspace(gpu, gpu_handle, product, given):
         assert (outside[:256] == 0xA5).all()
         assert (outside[256 + size :] == 0xA5).all()
     assert True in kinds, "no kernel wanted workspace"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("product", OF_PLANES[:5], ids=lambda p: f"{p.batch or 1}x{p.m}x{p.n}x{p.k}")
+def test_the_workspace_that_is_named_is_enough(gpu, gpu_handle, product):
+    """The reason of a choice says how many bytes it takes: with so many the choice is the same, with one less it is not."""
+    sizes = product.transa, product.transb, product.m, product.n, product.k, product.batch or 1
+
+    def choice():
+        name, reason = engines.selected(gpu_handle, *sizes)
+        named = re.search(r", with (\d+) bytes of workspace$", reason)
+        return name, int(named[1]) if named else 0
+
+    name, size = choice()
+    if product == OF_PLANES[0] and gpu.xp.cuda.Device().compute_capability == "90":
+        assert name.startswith("wgmma_") and size > 0
+    memory = gpu.xp.zeros(max(size, 1), dtype=gpu.xp.uint8)
+    for given in (size, size - 1) if size else ():
+        assert lib.pyblasSetWorkspace(gpu_handle, ffi.cast("void *", memory.data.ptr), given) == SUCCESS
+        assert (choice() == (name, size)) == (given == size)
+        Problem(product.but(gap=(0, 0, 0), beta=0.0)).solve(gpu, gpu_handle)
 
 
 @pytest.mark.gpu
