@@ -31,6 +31,10 @@ PRODUCTS = [
     Product(5, 7, 9, batch=50),
     Product(31, 30, 29, "T", "T", 1.0, 0.5, batch=7, gap=(1, 0, 3)),
     Product(16, 8, 9, batch=40, pointers=True),
+    # What planes cannot hold, whole or in ranges of k.
+    Product(150, 70, 200, "T", "N", 0.5, 2.0, gap=(1, 0, 3), data="wider"),
+    Product(40, 140, 1100, "N", "T", gap=(0, 1, 0), data="one_huge"),
+    Product(20, 33, 130, batch=5, data="wider"),
 ]
 
 # Of 16-bit matrices: such as the copy engine takes, several tiles of them side by side, and such as it does not.
