@@ -7,7 +7,6 @@
 //     +----+----+----+--      +------+         +-----------------+----+
 #pragma once
 
-#include "../device/ring.cuh"
 #include "../device/tensor_maps.cuh"
 #include "direct.cuh"
 
@@ -64,7 +63,7 @@ struct BoxStream {
     int depth;                                                    // of the block
     static constexpr bool kByQuads = ContiguousS && !ContiguousX; // the small operand's k
 
-    // By one thread.
+    // By one thread, which says how many bytes come.
     __device__ __forceinline__ void ask(int stage, float *slot, uint64_t *come) const {
         const int batch = static_cast<int>(place.batch), k = static_cast<int>(place.k_begin) + stage * Tile::BK;
         const int x0 = static_cast<int>(place.x0), s0 = static_cast<int>(place.s0), row = kByQuads ? k / 4 : k;
@@ -74,11 +73,10 @@ struct BoxStream {
         ptx::copy_box_once(slot, &boxes.large.map, ContiguousX ? x0 : k, ContiguousX ? k : x0, 0, large, come);
         ptx::copy_box(slot + Tile::kLargeFloats, &boxes.small.map, ContiguousS ? s0 : k, ContiguousS ? row : s0, 0,
                       small, come);
-        ptx::arrive(come);
     }
 
     // By all threads, to the same places.
-    __device__ __forceinline__ void copy(int stage, float *slot, uint64_t *come) const {
+    __device__ __forceinline__ void copy(int stage, float *slot) const {
         constexpr int BX = Tile::BX, BK = Tile::BK;
         const int thread = static_cast<int>(threadIdx.x);
         const Sides sides(problem, cut.x_is_rows, place.batch, depth);
@@ -103,7 +101,6 @@ struct BoxStream {
             source_s, ld_s, !ContiguousS, wide(source_s, ld_s), place.s_left, k, false, thread, [&](int l, int i) {
                 return slot + Tile::kLargeFloats + (ContiguousS ? Tile::template small_at<kByQuads>(l, i) : i * BK + l);
             });
-        ptx::arrive_after_copies(come);
     }
 };
 
@@ -116,39 +113,25 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 #if PYBLAS_HAS_WGMMA
     using Layout = typename Tile::template Layout<ContiguousX>;
     using Place = OwnPlace<Tile, ContiguousX>;
-    constexpr int BX = Tile::BX, BS = Tile::BS, BK = Tile::BK, kRing = Tile::kRing, kWarps = Tile::kThreads / 32;
-    constexpr int kAhead = kRing - 1; // stages
+    constexpr int BX = Tile::BX, BS = Tile::BS, BK = Tile::BK, kAhead = Tile::kRing - 1; // stages
 
     // place
     const SlicePlace<Tile> place(cut);
     const int thread = static_cast<int>(threadIdx.x);
     ask_early<Tile, ContiguousX>(problem, cut, place);
-    const Ring ring = open_ring<kRing>(dynamic_shared(), boxes.mapped ? 1 : Tile::kThreads, Tile::kThreads);
-    float *const smem = reinterpret_cast<float *>(dynamic_shared()) + Tile::kBarrierFloats;
+    const Slots<Tile> slots(boxes.mapped ? 1 : Tile::kThreads, Tile::kThreads);
     __syncthreads();
     ptx::wait_for_predecessors();
     const Epilogue scalars(problem);
     if (!place.exists || scalars.idle())
         return;
 
-    // load: all stages but one, then always one before the oldest is multiplied, by another warp each time
+    // load: all stages but one, then always one before the oldest is multiplied
     const int depth = static_cast<int>(max(int64_t{0}, min(scalars.depth() - place.k_begin, cut.range)));
     const int stages = (depth + BK - 1) / BK;
     const BoxStream<Tile, ContiguousX, ContiguousS> stream{problem, cut, boxes, place, depth};
-    const auto fill = [&](int stage, int warp) {
-        const int slot = stage % kRing;
-        float *const target = smem + slot * Tile::kStageFloats;
-        if (boxes.mapped ? thread != 32 * warp : false)
-            return;
-        if (stage >= kRing)
-            ptx::wait(ring.left + slot, (stage / kRing - 1) % 2);
-        if (boxes.mapped)
-            stream.ask(stage, target, ring.come + slot);
-        else
-            stream.copy(stage, target, ring.come + slot);
-    };
     for (int stage = 0; stage < min(kAhead, stages); ++stage)
-        fill(stage, 0);
+        slots.fill(stream, boxes.mapped, stage, 0);
 
     // Places in a slot: of x, for each k of four where it is contiguous, and of quads of s.
     constexpr bool kByQuads = BoxStream<Tile, ContiguousX, ContiguousS>::kByQuads;
@@ -168,18 +151,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
             Tile::kLargeFloats + (ContiguousS ? Tile::template small_at<kByQuads>(mine.k, s) : s * BK + mine.k);
     }
     float acc[Tile::TS][Tile::TX] = {};
-    Turn turn{0, 0};
-#pragma unroll 1
-    for (int stage = 0; stage < stages; ++stage, turn.next(kRing)) {
-        if (stage + kAhead < stages)
-            fill(stage + kAhead, stage % kWarps);
-        else
-            ptx::launch_dependents(); // all is asked for
-        __syncwarp();
 
-        // multiply
-        ptx::wait(ring.come + turn.slot, turn.parity);
-        const float *const slot_floats = smem + turn.slot * Tile::kStageFloats;
+    // multiply
+    slots.template fill_and_read<kAhead>(stream, boxes.mapped, stages, [&](const float *slot_floats, int) {
 #pragma unroll 1
         for (int step = 0; step < Tile::kSteps; ++step) {
             float values[4 * Tile::TX];
@@ -202,12 +176,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                 },
                 acc);
         }
-        ptx::arrive(ring.left + turn.slot); // each lane for itself
-    }
+    });
 
     // add up the groups, and store
-    end_walk<Tile, Layout::kWarpsK, Tile::kThreads>(problem, cut, place, smem, [&] {
-        leave_sums<Tile, ContiguousX, ContiguousS, kQuadsS>(mine, thread % 32, smem, acc, 4 * first_quad);
+    end_walk<Tile, Layout::kWarpsK, Tile::kThreads>(problem, cut, place, slots.floats, [&] {
+        leave_sums<Tile, ContiguousX, ContiguousS, kQuadsS>(mine, thread % 32, slots.floats, acc, 4 * first_quad);
     });
 #endif
 }

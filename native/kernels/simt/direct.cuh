@@ -9,7 +9,6 @@
 //     | t16| t17| ...         to registers               +------+
 #pragma once
 
-#include "../device/ring.cuh"
 #include "slices.cuh"
 
 namespace pyblas {
@@ -555,8 +554,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     const SlicePlace<Tile> place(cut);
     const int thread = static_cast<int>(threadIdx.x);
     ask_early<Tile, ContiguousX>(problem, cut, place);
-    const Ring ring = open_ring<kRing>(dynamic_shared(), kFeeders, Tile::kMultipliers);
-    float *const smem = reinterpret_cast<float *>(dynamic_shared()) + Tile::kBarrierFloats;
+    const Slots<Tile> slots(kFeeders, Tile::kMultipliers);
+    float *const smem = slots.floats;
     // Columns that the small operand does not have are not copied.
     if (place.s_left < Tile::BS)
         for (int slot = 0; slot < kRing; ++slot)
@@ -570,25 +569,15 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     const int64_t depth = min(scalars.depth() - place.k_begin, cut.range);
     if (thread >= Tile::kMultipliers) {
         // load
-        ptx::give_registers_back<72>();
         const int feeder = thread - Tile::kMultipliers;
         const Sides sides(problem, cut.x_is_rows, place.batch, depth);
         FedStream<Tile, ContiguousX> large(sides.x, place.x0, place.k_begin, place.x_left, feeder);
         SmallStream<Tile, ContiguousX, ContiguousS, kFeeders> small(sides.s, place.s0, place.k_begin, place.s_left,
                                                                     feeder);
-        Turn turn{0, 1};
-        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK, turn.next(kRing)) {
-            ptx::wait(ring.left + turn.slot, turn.parity);
-            float *const stage = smem + turn.slot * kStageFloats;
-            const int k = part(k_left, Tile::BK);
+        slots.feed(depth, [&](float *stage, int k) {
             large.next(stage, k);
             small.next_there(stage + Tile::kLargeFloats, k);
-            ptx::arrive_after_copies(ring.come + turn.slot);
-        }
-        ptx::launch_dependents();
-        // A warp does not leave while what it has asked for is under way: all slots have been left, then.
-        for (int slot = 0; slot < kRing; ++slot, turn.next(kRing))
-            ptx::wait(ring.left + turn.slot, turn.parity);
+        });
     } else {
         // multiply
         ptx::take_registers<216>();
@@ -596,11 +585,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         const int reader = FedStream<Tile, ContiguousX>::reader(thread);
         const int first_small = Tile::kLargeFloats + mine.template first_small<ContiguousS>();
         float acc[Tile::TS][Tile::TX] = {};
-        Turn turn{0, 0};
-#pragma unroll 1
-        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK, turn.next(kRing)) {
-            ptx::wait(ring.come + turn.slot, turn.parity);
-            const float *const stage = smem + turn.slot * kStageFloats;
+        slots.read(depth, [&](const float *stage, int) {
 #pragma unroll 1
             for (int step = 0; step < Tile::kSteps; ++step) {
                 float values[4 * Tile::TX];
@@ -615,8 +600,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                     stage + first_small + Layout::template at<ContiguousS>(step * Tile::kStep, 0);
                 multiply_step<Tile, ContiguousX, ContiguousS>(values, quads_of<Layout, ContiguousS>(smem_s), acc);
             }
-            ptx::arrive(ring.left + turn.slot); // each lane for itself
-        }
+        });
 
         // add up the groups, and store
         end_walk<Tile, Layout::kWarpsK, Tile::kMultipliers>(problem, cut, place, smem, [&] {

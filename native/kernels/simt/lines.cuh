@@ -10,7 +10,6 @@
 // Ranges of k, their sums and where they go are those of slices.cuh.
 #pragma once
 
-#include "../device/ring.cuh"
 #include "slices.cuh"
 
 namespace pyblas {
@@ -277,13 +276,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 #if PYBLAS_HAS_WGMMA
     using StreamX = LineStream<Tile, Tile::BX, ContiguousX>;
     using StreamS = LineStream<Tile, Tile::BS, ContiguousS>;
-    constexpr int kFloatsX = Tile::floats(ContiguousX, Tile::BX), kRing = Tile::kRing;
+    constexpr int kFloatsX = Tile::floats(ContiguousX, Tile::BX);
 
     // place
     const SlicePlace<Tile> place(cut);
     const int thread = static_cast<int>(threadIdx.x);
-    const Ring ring = open_ring<kRing>(dynamic_shared(), Tile::kCopiers, Tile::kMultipliers);
-    float *const smem = reinterpret_cast<float *>(dynamic_shared()) + Tile::kBarrierFloats;
+    const Slots<Tile> slots(Tile::kCopiers, Tile::kMultipliers);
     __syncthreads();
     ptx::wait_for_predecessors();
     const Epilogue scalars(problem);
@@ -296,20 +294,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     StreamS stream_s(sides.s, place.s0, place.k_begin, cut.extent_s, problem.k, place.s_left, member);
     if (thread >= Tile::kMultipliers) {
         // load
-        ptx::give_registers_back<72>();
-        Turn turn{0, 1};
-        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK, turn.next(kRing)) {
-            ptx::wait(ring.left + turn.slot, turn.parity);
-            float *const stage = smem + turn.slot * Tile::kStageFloats;
-            const int k = part(k_left, Tile::BK);
+        slots.feed(depth, [&](float *stage, int k) {
             stream_x.next(stage, k);
             stream_s.next(stage + kFloatsX, k);
-            ptx::arrive_after_copies(ring.come + turn.slot);
-        }
-        ptx::launch_dependents();
-        // A warp does not leave while what it has asked for is under way: all slots have been left, then.
-        for (int slot = 0; slot < kRing; ++slot, turn.next(kRing))
-            ptx::wait(ring.left + turn.slot, turn.parity);
+        });
     } else {
         // multiply
         ptx::take_registers<216>();
@@ -318,18 +306,13 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
         const typename StreamX::template Reader<Tile::kLanesX, Tile::TX> reader_x(stream_x, lane_x);
         const typename StreamS::template Reader<Tile::kLanesS, Tile::TS> reader_s(stream_s, lane_s);
         float acc[Tile::TS][Tile::TX] = {};
-        Turn turn{0, 0};
-#pragma unroll 1
-        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK, turn.next(kRing)) {
-            ptx::wait(ring.come + turn.slot, turn.parity);
-            const float *const smem_x = smem + turn.slot * Tile::kStageFloats, *const smem_s = smem_x + kFloatsX;
-            multiply_stage<Tile>(reader_x, reader_s, smem_x, smem_s, group, part(k_left, Tile::BK), acc);
-            ptx::arrive(ring.left + turn.slot);
-        }
+        slots.read(depth, [&](const float *stage, int k) {
+            multiply_stage<Tile>(reader_x, reader_s, stage, stage + kFloatsX, group, k, acc);
+        });
 
         // add up the groups, and store
-        end_walk<Tile, Tile::kGroups, Tile::kMultipliers>(problem, cut, place, smem,
-                                                          [&] { leave_group<Tile>(lane_x, lane_s, group, smem, acc); });
+        end_walk<Tile, Tile::kGroups, Tile::kMultipliers>(
+            problem, cut, place, slots.floats, [&] { leave_group<Tile>(lane_x, lane_s, group, slots.floats, acc); });
     }
 #endif
 }

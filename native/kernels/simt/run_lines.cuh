@@ -115,6 +115,25 @@ private:
     int depth_, extent_; // of the block; of the matrix
 };
 
+// Stages of both operands.
+template <class Tile, bool ContiguousX, bool ContiguousS>
+struct RunStreams {
+    const Runs &runs;
+    const int k_begin; // of the block
+    const RunStream<Tile, ContiguousX> x;
+    const RunStream<Tile, ContiguousS> s;
+
+    __device__ __forceinline__ void ask(int stage, float *slot, uint64_t *come) const {
+        const int k = k_begin + stage * Tile::BK;
+        x.ask(runs.x, k, stage, slot, come);
+        s.ask(runs.s, k, stage, slot + Tile::kSideFloats, come);
+    }
+    __device__ __forceinline__ void copy(int stage, float *slot) const {
+        x.copy(stage, slot);
+        s.copy(stage, slot + Tile::kSideFloats);
+    }
+};
+
 #endif
 
 template <class Tile, bool ContiguousX, bool ContiguousS>
@@ -122,17 +141,16 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     run_lines(__grid_constant__ const Problem problem, __grid_constant__ const Slices cut,
               __grid_constant__ const Runs runs) {
 #if PYBLAS_HAS_WGMMA
-    constexpr int kRing = Tile::kRing, kWarps = Tile::kThreads / 32, kAhead = kRing - 2; // stages
+    constexpr int kAhead = Tile::kRing - 2; // stages
 
     // place
     const SlicePlace<Tile> place(cut);
     const int thread = static_cast<int>(threadIdx.x);
-    const Ring ring = open_ring<kRing>(dynamic_shared(), runs.asked ? 1 : Tile::kThreads, Tile::kThreads);
-    float *const smem = reinterpret_cast<float *>(dynamic_shared()) + Tile::kBarrierFloats;
+    const Slots<Tile> slots(runs.asked ? 1 : Tile::kThreads, Tile::kThreads);
     // Lanes read as if there were all lines of a full length.
     if (place.x_left < Tile::BX || place.s_left < Tile::BS) {
-        for (int i = thread; i < Tile::kStageFloats * kRing; i += Tile::kThreads)
-            smem[i] = 0.0f;
+        for (int i = thread; i < Tile::kStageFloats * Tile::kRing; i += Tile::kThreads)
+            slots.floats[i] = 0.0f;
         ptx::publish_stores();
     }
     __syncthreads();
@@ -143,63 +161,37 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     const int depth = static_cast<int>(max(int64_t{0}, min(scalars.depth() - place.k_begin, cut.range)));
     const int stages = (depth + Tile::BK - 1) / Tile::BK;
     const Sides sides(problem, cut.x_is_rows, place.batch, depth);
-    const RunStream<Tile, ContiguousX> x(sides.x, place.k_begin, depth, place.x_left);
-    const RunStream<Tile, ContiguousS> s(sides.s, place.k_begin, depth, place.s_left);
+    const RunStreams<Tile, ContiguousX, ContiguousS> streams{runs,
+                                                             static_cast<int>(place.k_begin),
+                                                             {sides.x, place.k_begin, depth, place.x_left},
+                                                             {sides.s, place.k_begin, depth, place.s_left}};
 
-    // load: all stages but two, then always one before the oldest is multiplied, by another warp each time, into the
-    // slot that was left a stage ago: who asks for it hardly waits for the slowest
-    const auto fill = [&](int stage, int warp) {
-        const int slot = stage % kRing;
-        float *const tile_x = smem + slot * Tile::kStageFloats, *const tile_s = tile_x + Tile::kSideFloats;
-        uint64_t *const come = ring.come + slot;
-        if (runs.asked && thread != 32 * warp)
-            return;
-        if (stage >= kRing)
-            ptx::wait(ring.left + slot, (stage / kRing - 1) % 2);
-        if (runs.asked) {
-            const int k = static_cast<int>(place.k_begin) + stage * Tile::BK;
-            x.ask(runs.x, k, stage, tile_x, come);
-            s.ask(runs.s, k, stage, tile_s, come);
-            ptx::arrive(come);
-        } else {
-            x.copy(stage, tile_x);
-            s.copy(stage, tile_s);
-            ptx::arrive_after_copies(come);
-        }
-    };
+    // load: all stages but two, then always one before the oldest is multiplied, into the slot that was left a stage
+    // ago: who asks for it hardly waits for the slowest
     for (int stage = 0; stage < min(kAhead, stages); ++stage)
-        fill(stage, 0);
+        slots.fill(streams, runs.asked, stage, 0);
 
     const int lane_x = thread % Tile::kLanesX, lane_s = thread / Tile::kLanesX % Tile::kLanesS;
     const int group = thread / Tile::kLanes, first_k = group * Tile::kEach;
     float acc[Tile::TS][Tile::TX] = {};
-    Turn turn{0, 0};
-#pragma unroll 1
-    for (int stage = 0; stage < stages; ++stage, turn.next(kRing)) {
-        if (stage + kAhead < stages)
-            fill(stage + kAhead, stage % kWarps);
-        else
-            ptx::launch_dependents(); // all is asked for
-        __syncwarp();
 
-        // multiply
-        ptx::wait(ring.come + turn.slot, turn.parity);
-        const float *const tile_x = smem + turn.slot * Tile::kStageFloats, *const tile_s = tile_x + Tile::kSideFloats;
+    // multiply
+    slots.template fill_and_read<kAhead>(streams, runs.asked, stages, [&](const float *tile_x, int stage) {
+        const float *const tile_s = tile_x + Tile::kSideFloats;
         const int inside = min(depth - stage * Tile::BK - first_k, Tile::kEach);
 #pragma unroll 1
         for (int k = first_k; k < (group < Tile::kGroups ? first_k + inside : 0); ++k) {
             float frag_x[Tile::TX], frag_s[Tile::TS];
-            x.template read<Tile::kLanesX>(tile_x, lane_x, k, frag_x);
-            s.template read<Tile::kLanesS>(tile_s, lane_s, k, frag_s);
+            streams.x.template read<Tile::kLanesX>(tile_x, lane_x, k, frag_x);
+            streams.s.template read<Tile::kLanesS>(tile_s, lane_s, k, frag_s);
             multiply_fragments(frag_x, frag_s, acc);
         }
-        ptx::arrive(ring.left + turn.slot);
-    }
+    });
     ptx::launch_dependents();
 
     // add up the groups, and store
-    end_walk<Tile, Tile::kGroups, Tile::kThreads>(problem, cut, place, smem,
-                                                  [&] { leave_group<Tile>(lane_x, lane_s, group, smem, acc); });
+    end_walk<Tile, Tile::kGroups, Tile::kThreads>(problem, cut, place, slots.floats,
+                                                  [&] { leave_group<Tile>(lane_x, lane_s, group, slots.floats, acc); });
 #endif
 }
 

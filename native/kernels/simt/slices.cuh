@@ -17,6 +17,7 @@
 #include "../device/load.cuh"
 #include "../device/partials.cuh"
 #include "../device/quads.cuh"
+#include "../device/ring.cuh"
 
 namespace pyblas {
 
@@ -337,6 +338,92 @@ __device__ __forceinline__ void store_sums(const Problem &problem, const Slices 
         });
     }
 }
+
+#if PYBLAS_HAS_WGMMA
+
+// A ring of slots in shared memory, behind its barriers, through which a block's stages come on Hopper.
+template <class Tile>
+class Slots {
+public:
+    // For so many threads that fill a slot, and so many that read it. All threads come here, and meet behind it.
+    __device__ __forceinline__ Slots(int fillers, int readers)
+        : floats(reinterpret_cast<float *>(dynamic_shared()) + Tile::kBarrierFloats),
+          ring_(open_ring<Tile::kRing>(dynamic_shared(), fillers, readers)) {}
+
+    // By warps that do nothing else: copies stage after stage, k of it in the operands.
+    template <class Copy>
+    __device__ __forceinline__ void feed(int64_t depth, Copy copy) const {
+        ptx::give_registers_back<72>();
+        Turn turn{0, 1};
+        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK, turn.next(Tile::kRing)) {
+            ptx::wait(ring_.left + turn.slot, turn.parity);
+            copy(at(turn.slot), part(k_left, Tile::BK));
+            ptx::arrive_after_copies(ring_.come + turn.slot);
+        }
+        ptx::launch_dependents();
+        // A warp does not leave while what it has asked for is under way: all slots have been left, then.
+        for (int slot = 0; slot < Tile::kRing; ++slot, turn.next(Tile::kRing))
+            ptx::wait(ring_.left + turn.slot, turn.parity);
+    }
+
+    // By the warps that multiply, where others feed.
+    template <class Multiply>
+    __device__ __forceinline__ void read(int64_t depth, Multiply multiply) const {
+        Turn turn{0, 0};
+#pragma unroll 1
+        for (int64_t k_left = depth; k_left > 0; k_left -= Tile::BK, turn.next(Tile::kRing)) {
+            ptx::wait(ring_.come + turn.slot, turn.parity);
+            multiply(at(turn.slot), part(k_left, Tile::BK));
+            ptx::arrive(ring_.left + turn.slot); // each lane for itself
+        }
+    }
+
+    // By the warps that multiply, which fill the slots themselves: one lane of that warp asks the copy engine for a
+    // stage, or all threads copy it.
+    template <class Stream>
+    __device__ __forceinline__ void fill(const Stream &stream, bool asked, int stage, int warp) const {
+        if (asked && static_cast<int>(threadIdx.x) != 32 * warp)
+            return;
+        const int slot = stage % Tile::kRing;
+        uint64_t *const come = ring_.come + slot;
+        if (stage >= Tile::kRing)
+            ptx::wait(ring_.left + slot, (stage / Tile::kRing - 1) % 2);
+        if (asked) {
+            stream.ask(stage, at(slot), come);
+            ptx::arrive(come);
+        } else {
+            stream.copy(stage, at(slot));
+            ptx::arrive_after_copies(come);
+        }
+    }
+
+    // Then they multiply: another stage is filled before each, so many stages ahead of it, by another warp each time.
+    template <int Ahead, class Stream, class Multiply>
+    __device__ __forceinline__ void fill_and_read(const Stream &stream, bool asked, int stages,
+                                                  Multiply multiply) const {
+        Turn turn{0, 0};
+#pragma unroll 1
+        for (int stage = 0; stage < stages; ++stage, turn.next(Tile::kRing)) {
+            if (stage + Ahead < stages)
+                fill(stream, asked, stage + Ahead, stage % (Tile::kThreads / 32));
+            else
+                ptx::launch_dependents(); // all is asked for
+            __syncwarp();
+            ptx::wait(ring_.come + turn.slot, turn.parity);
+            multiply(at(turn.slot), stage);
+            ptx::arrive(ring_.left + turn.slot); // each lane for itself
+        }
+    }
+
+    float *const floats; // of the first slot, and of the sums later
+
+private:
+    __device__ __forceinline__ float *at(int slot) const { return floats + slot * Tile::kStageFloats; }
+
+    const Ring ring_;
+};
+
+#endif
 
 // Behind the walk: the sums of all groups meet where the slots were, and one of each output goes on.
 template <class Tile, int Sums, int Threads, class Leave>
