@@ -40,39 +40,40 @@ Status start(const Problem &problem, const Launch &launch_on) {
 
 template <class Tile>
 Work work(const Problem &problem, const Device &device) {
-    Work all = box_work<Tile>(problem, device, Tile::kResident);
-    // 8 x 8 outputs wait for registers more often where both sides lie along k, as measured.
-    if (Tile::TM == 8 && Tile::TN == 8 && problem.transa == Op::T && problem.transb == Op::N)
-        all.flops *= 1.18;
-    return all;
+    return box_work<Tile>(problem, device, Tile::kResident);
 }
 
-template <class Tile>
+template <class Tiles>
 Status launch_box_tile(const Problem &problem, const Launch &launch_on) {
+    using Straight = typename Tiles::template Of<true>;
+    using Turned = typename Tiles::template Of<false>;
     if (problem.transa == Op::N)
-        return problem.transb == Op::T ? start<Tile, true, true>(problem, launch_on)
-                                       : start<Tile, true, false>(problem, launch_on);
-    return problem.transb == Op::T ? start<Tile, false, true>(problem, launch_on)
-                                   : start<Tile, false, false>(problem, launch_on);
+        return problem.transb == Op::T ? start<Straight, true, true>(problem, launch_on)
+                                       : start<Straight, true, false>(problem, launch_on);
+    return problem.transb == Op::T ? start<Turned, false, true>(problem, launch_on)
+                                   : start<Turned, false, false>(problem, launch_on);
 }
 
 using Box48 = BoxTile<48, 48, 48, 48, 48, 4, 12, 6, 2>;
-using Box96 = BoxTile<96, 96, 32, 32, 96, 8, 12, 4>;
-using Box100 = BoxTile<100, 100, 20, 100, 100, 4, 20, 4>;
 using Box64x128 = BoxTile<64, 128, 32, 64, 32, 8, 8, 3>;
 using Box128x64 = BoxTile<128, 64, 32, 64, 32, 8, 8, 3>;
-using Box128 = BoxTile<128, 128, 32, 64, 64, 8, 16, 2>;
+using Boxes48 = BoxTiles<Box48, Box48>;
+using Boxes96 = BoxTiles<BoxTile<96, 96, 32, 32, 96, 8, 12, 4>, BoxTile<96, 96, 32, 96, 32, 12, 8, 4>>;
+using Boxes100 = BoxTiles<BoxTile<100, 100, 20, 100, 100, 4, 20, 4>, BoxTile<100, 100, 20, 100, 100, 20, 4, 4>>;
+using Boxes64x128 = BoxTiles<Box64x128, Box64x128>;
+using Boxes128x64 = BoxTiles<Box128x64, Box128x64>;
+using Boxes128 = BoxTiles<BoxTile<128, 128, 32, 64, 64, 8, 16, 2>, BoxTile<128, 128, 32, 128, 32, 16, 8, 2>>;
 
 template <class Tile>
 constexpr Footprint kFootprint{Tile::kThreads, Tile::kResident, Tile::kRoom};
 
-#define PYBLAS_BOX_ROW(name, Tile)                                                                                     \
-    {"box_tile_" name,      "box_tile", Engine::gpu,      kFp32Modes, 90, true, refuses<Tile>, nullptr, nullptr,       \
-     launch_box_tile<Tile>, true,       kFootprint<Tile>, work<Tile>}
+#define PYBLAS_BOX_ROW(name, Tiles)                                                                                    \
+    {"box_tile_" name,       "box_tile", Engine::gpu,       kFp32Modes, 90, true, refuses<Tiles>, nullptr, nullptr,    \
+     launch_box_tile<Tiles>, true,       kFootprint<Tiles>, work<Tiles>}
 constexpr Kernel kRows[] = {
-    PYBLAS_BOX_ROW("48x48x48", Box48),      PYBLAS_BOX_ROW("96x96x32", Box96),
-    PYBLAS_BOX_ROW("100x100x20", Box100),   PYBLAS_BOX_ROW("64x128x32", Box64x128),
-    PYBLAS_BOX_ROW("128x64x32", Box128x64), PYBLAS_BOX_ROW("128x128x32", Box128),
+    PYBLAS_BOX_ROW("48x48x48", Boxes48),      PYBLAS_BOX_ROW("96x96x32", Boxes96),
+    PYBLAS_BOX_ROW("100x100x20", Boxes100),   PYBLAS_BOX_ROW("64x128x32", Boxes64x128),
+    PYBLAS_BOX_ROW("128x64x32", Boxes128x64), PYBLAS_BOX_ROW("128x128x32", Boxes128),
 };
 #undef PYBLAS_BOX_ROW
 

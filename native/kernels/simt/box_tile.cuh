@@ -44,6 +44,16 @@ struct BoxTile {
     static_assert(kWarps || (WM == BM && WN == BN), "parts of a tile are those of warps");
 };
 
+// A row's tile for each layout of A: which outputs of it a thread has decides how many of its multiply-adds read three
+// registers at once, and how the compiler orders them, which side is read in quads of k.
+template <class Straight, class Turned>
+struct BoxTiles : Straight {
+    template <bool ContiguousM>
+    using Of = std::conditional_t<ContiguousM, Straight, Turned>;
+    static_assert(Straight::BM == Turned::BM && Straight::BN == Turned::BN && Straight::BK == Turned::BK, "one tile");
+    static_assert(Straight::kThreads == Turned::kThreads && Straight::kRoom == Turned::kRoom, "one footprint");
+};
+
 // One operand's boxes in shared memory, and the T of x that a thread has, Lanes threads side by side along x.
 //
 //   contiguous x: [k][x] as in global memory
@@ -383,7 +393,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
                     multiply_quads<Held, Streamed>(tile_held, place_held, tile_streamed, place_streamed, step, sum);
                 }
             }
-            ptx::arrive(ring.left + turn.slot); // each lane for itself
+            // Each lane for itself. Where both sides lie along k, the compiler moves multiply-adds to where their
+            // registers meet in a bank, unless it is asked first whether the slot is filled again.
+            constexpr bool kAsks = !Held::kContiguous && !Streamed::kContiguous;
+            if (!kAsks || number + plan.blocks < plan.tiles || stage + Parts::kStages < tile_stages)
+                ptx::arrive(ring.left + turn.slot);
         }
         if (number + plan.blocks >= plan.tiles)
             ptx::launch_dependents();
