@@ -22,6 +22,7 @@
 #include "../device/ptx.cuh"
 #include "fragments.hpp"
 #include "kernel.hpp"
+#include "part_store.cuh"
 #include "planes.cuh"
 #include "tensor_map.cuh"
 #include "unfit.cuh"
@@ -132,54 +133,6 @@ constexpr int kPairBarrier = 4; // between groups; 0 is the block's, from 1 on o
 __device__ __forceinline__ float half_power(int exponent) {
     return exponent == kUnfitRow ? 0.0f : __int_as_float((exponent / 2 + 127) << 23);
 }
-
-// A part of a warp's sums to C, so many rows of them. Columns and rows that are unfit, or past the end, are left out.
-template <int Rows>
-struct PartStore {
-    const Epilogue &epilogue;
-    const float *row_powers, *column_powers;
-    float *c;
-    int64_t ld;
-    int rows_left, columns_left; // from this part's first on
-    bool plain;                  // all rows and columns fit, all rows exist, and C allows pairs
-
-    // Sums of a lane: pairs of rows, 8 apart, of one column. Powers are multiplied twice: what a row and a column count
-    // together may be no float where the result is one.
-    __device__ __forceinline__ void operator()(const float *sums, int stride, int lane) const {
-        constexpr int kPairs = Rows / 8;
-        const int own_column = lane / 4, own_row = lane % 4 * 2;
-        const float column_power = column_powers[own_column];
-        float2 pairs[kPairs];
-#pragma unroll
-        for (int i = 0; i < kPairs; ++i) {
-            const float2 power = *reinterpret_cast<const float2 *>(row_powers + own_row + i * 8);
-            const float x = power.x * column_power, y = power.y * column_power;
-            pairs[i] = {sums[i * stride] * x * x, sums[i * stride + 1] * y * y};
-        }
-        if (plain) {
-            float *const target = c + own_row + own_column * ld;
-            if (own_column < columns_left) {
-                float2 old[kPairs];
-#pragma unroll
-                for (int i = 0; i < kPairs; ++i)
-                    old[i] = epilogue.load2(target + i * 8);
-#pragma unroll
-                for (int i = 0; i < kPairs; ++i)
-                    epilogue.store2(target + i * 8, pairs[i], old[i]);
-            }
-        } else if (own_column < columns_left && column_power != 0.0f) {
-            float *const target = c + own_row + own_column * ld;
-#pragma unroll
-            for (int i = 0; i < kPairs; ++i) {
-                const float2 power = *reinterpret_cast<const float2 *>(row_powers + own_row + i * 8);
-                if (own_row + i * 8 < rows_left && power.x != 0.0f)
-                    epilogue.store(target + i * 8, pairs[i].x);
-                if (own_row + i * 8 + 1 < rows_left && power.y != 0.0f)
-                    epilogue.store(target + i * 8 + 1, pairs[i].y);
-            }
-        }
-    }
-};
 
 // Leaves the sums of a part of a tile's k. The block that finds all others there has their total, in the order of k,
 // and true; nobody waits.
@@ -446,8 +399,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
             unfit = ptx::any_of_threads<128>(group + 1, unfit);
             any_unfit |= unfit;
             float *const c = problem.c.matrix(place.batch);
-            const bool plain = !unfit && tile_row + Tile::BM <= problem.m && reinterpret_cast<uintptr_t>(c) % 16 == 0 &&
-                               problem.c.ld % 4 == 0;
+            // By way of a lane, or the compiler would not take the branch for uniform.
+            const bool plain = __shfl_sync(0xffffffff,
+                                           !unfit && tile_row + Tile::BM <= problem.m &&
+                                               reinterpret_cast<uintptr_t>(c) % 16 == 0 && problem.c.ld % 4 == 0,
+                                           0);
             // Half a piece: the warp's rows of the fragment from half * 8 on.
             const auto store_half = [&](int piece, int half, const float *sums, int stride) {
                 const int column = piece / Tile::kPiecesM * Tile::kPieceN + thread / 32 * 16 + half * 8;
@@ -461,6 +417,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                                                              problem.c.ld,
                                                              static_cast<int>(problem.m) - tile_row - row,
                                                              static_cast<int>(problem.n) - tile_column - column,
+                                                             !unfit,
                                                              plain};
                     store(sums + part * (Tile::kStoredRows / 8) * stride, stride, lane);
                 }
