@@ -611,16 +611,17 @@ def test_workspace_limit_is_kept(gpu_alone, gpu, gpu_handle):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [(900, 700, 300), (2100, 300, 400), (300, 2100, 400)], ids=str)
 @pytest.mark.parametrize("pointers", [False, True], ids=["strided", "pointers"])
-def test_less_workspace_cuts_planes_smaller(gpu, gpu_handle, pointers):
+def test_less_workspace_cuts_planes_smaller(gpu, gpu_handle, pointers, sizes):
     """The same kernel with the same bits, panel by panel, down to where one does not fit."""
     names = [name for name in GPU_NAMES if name.startswith("wgmma_128x128x64_f16x2")]
     if not names or gpu.xp.cuda.Device().compute_capability != "90":
         pytest.skip("no planes here")
-    problem = Problem(Product(900, 700, 300, "T", "N", 0.5, 2.0, batch=5, pointers=pointers))
+    problem = Problem(Product(*sizes, "T", "N", 0.5, 2.0, batch=5, pointers=pointers))
     engines.set_kernel(gpu_handle, names[0])
     whole = problem.solve(gpu, gpu_handle)
-    for limit in (8 << 20, 3 << 20, 1 << 20):  # the planes of one product: 2.3 MiB
+    for limit in (8 << 20, 3 << 20, 1 << 20):  # the planes of one product: 2.0 to 4.0 MiB
         assert lib.pyblasSetWorkspaceLimit(gpu_handle, limit) == SUCCESS
         reference.assert_same_bits(problem.solve(gpu, gpu_handle), whole, f"{limit} bytes")
     assert lib.pyblasSetWorkspaceLimit(gpu_handle, 100 << 10) == SUCCESS

@@ -433,7 +433,9 @@ Source source_of(const Operand &matrix, const Planes &planes, Scheme scheme) {
     Source source = {};
     source.matrix = matrix;
     source.planes = planes;
-    source.contiguous_k = !planes.across;
+    source.contiguous_k = !planes.across || planes.rows == 0;
+    if (planes.rows == 0)
+        return source;
     source.least_exponent = least_plane_exponent(scheme, planes.depth);
     source.ld = planes.ld(), source.plane = planes.plane(), source.matrix_step = planes.matrix();
     source.slices = planes.slices();

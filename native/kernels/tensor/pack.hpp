@@ -11,7 +11,7 @@ constexpr int64_t kMostDepthAtOnce = 8192;
 // Least magnitudes that fit, as an exponent of two beside the row's.
 int least_plane_exponent(Scheme scheme, int64_t k);
 
-// Fills the planes and exponents of both operands; nothing if alpha is 0 or k is.
+// Fills the planes and exponents of both operands, or of the one that has rows; nothing if alpha is 0 or k is.
 Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, const Launch &launch_on);
 
 } // namespace pyblas

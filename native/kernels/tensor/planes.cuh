@@ -77,7 +77,8 @@ struct PackedProduct {
     Planes a, b;
     size_t bytes;
 
-    static PackedProduct of(const Problem &problem, Scheme scheme, void *workspace) {
+    // What comes first stays where it is, whatever the size of the other.
+    static PackedProduct of(const Problem &problem, Scheme scheme, void *workspace, bool b_first = false) {
         char *const base = static_cast<char *>(workspace);
         size_t bytes = 0;
         const auto take = [&](int64_t count, size_t size) {
@@ -98,8 +99,11 @@ struct PackedProduct {
             return planes;
         };
         PackedProduct packed = {};
+        if (b_first)
+            packed.b = operand(problem.b, problem.n, problem.transb == Op::N);
         packed.a = operand(problem.a, problem.m, problem.transa == Op::T);
-        packed.b = operand(problem.b, problem.n, problem.transb == Op::N);
+        if (!b_first)
+            packed.b = operand(problem.b, problem.n, problem.transb == Op::N);
         packed.bytes = bytes;
         return packed;
     }

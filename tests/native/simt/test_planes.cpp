@@ -43,13 +43,15 @@ struct Case {
     Values values;
     float alpha, beta;
     bool batch_invariant = false;
+    bool apart = false; // an operand is packed after the other
 
     std::string text() const {
         char buffer[200];
-        std::snprintf(buffer, sizeof buffer, "%c%c %ldx%ldx%ld batch %ld (%d) gap %ld offset %d %s alpha %g beta %g%s",
+        std::snprintf(buffer, sizeof buffer,
+                      "%c%c %ldx%ldx%ld batch %ld (%d) gap %ld offset %d %s alpha %g beta %g%s%s",
                       transa == Op::N ? 'N' : 'T', transb == Op::N ? 'N' : 'T', long(m), long(n), long(k), long(batch),
                       int(batches), long(gap), offset, kValueNames[int(values)], double(alpha), double(beta),
-                      batch_invariant ? ", batch-invariant" : "");
+                      batch_invariant ? ", batch-invariant" : "", apart ? ", packed apart" : "");
         return buffer;
     }
 };
@@ -326,7 +328,12 @@ bool check(const Case &test, Scheme scheme) {
         device.multiprocessors = test.k > 64 && test.k <= 512 ? 40 : 1;
         device.sm = test.k <= 512 ? 90 : 80;
         const Launch launch_on = {&device, nullptr, start, sizes.bytes};
-        Status status = pack(problem, packed, scheme, launch_on);
+        PackedProduct first = packed, second = packed; // by one launch, or an operand after the other
+        if (test.apart)
+            first.b.rows = second.a.rows = 0;
+        Status status = pack(problem, first, scheme, launch_on);
+        if (status == kSuccess && test.apart)
+            status = pack(problem, second, scheme, launch_on);
         if (status == kSuccess)
             status = multiply_unfit(problem, packed, launch_on);
         const simulator::Fault fault = simulator::take_fault();
@@ -518,6 +525,7 @@ int main(int argc, char **argv) {
     int cases = 0;
     const auto run = [&](Case test) {
         test.batch_invariant = cases % 2;
+        test.apart = cases % 4 > 1;
         for (const Scheme scheme : {Scheme::f16x2, Scheme::bf16x3, Scheme::f16x1}) {
             ++cases;
             simulator::settings.order = cases % 2 ? simulator::Order::ascending : simulator::Order::descending;
