@@ -24,6 +24,7 @@ TITLES = {
     "odd": "Odd sizes",
     "transposes": "Transposed operands",
     "decode": "Few rows or columns",
+    "few_rows": "Few rows against a large matrix, all op pairs",
     "tall": "Tall",
     "deep_k": "Deep sums",
     "attention": "Attention batches",
