@@ -97,7 +97,7 @@ SPILLED = {
     "86": {"slices": 8, "warp_tile": 48},
     "89": {"slices": 8, "warp_tile": 48},
     "90a": {
-        "half_wgmma": 8, "slices": 8, "warp_tile": 8, "wgmma": 592, "wgmma_skinny": 232,
+        "half_wgmma": 8, "pack_planes": 8, "slices": 8, "warp_tile": 8, "wgmma": 592, "wgmma_skinny": 232,
     },
     "100": {"mma_split": 24},
     "120": {"wmma_tf32": 8},

@@ -26,9 +26,10 @@ MULTIPLIES = {
     "mma_split": ("HMMA.16816", "80"),
 }
 # Words of the stack that some kernels touch in each turn of the loop that multiplies, by architecture and a pattern of
-# their mangled names: the two widest tiles of two planes of A and B lack one register, and so do few others.
+# their mangled names: the two widest tiles of two planes of A and B lack a register, and so do few others.
 IN_A_TURN = {
-    ("90a", r"wgmmaI\w*PlaneTileILNS_6SchemeE0ELi128ELi(192|256)E"): 1,
+    ("90a", r"wgmmaI\w*PlaneTileILNS_6SchemeE0ELi128ELi(192|256)E"): 2,
+    ("90a", r"wgmmaI\w*PlaneTileILNS_6SchemeE0ELi64ELi128E"): 1,
     ("80", r"\dwmma_tf32E"): 2,
     ("100", r"\dmma_splitE"): 5,
     ("120", r"\dwmma_tf32E"): 1,

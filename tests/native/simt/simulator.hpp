@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace pyblas::simulator {
@@ -82,7 +83,8 @@ struct Region {
     const Access access;
     const Content content;
     const char *const name;
-    std::vector<Word> words; // where a kernel may write, unless the region is huge
+    std::vector<Word> words;                    // where a kernel may write, unless the region is huge
+    std::unordered_map<uintptr_t, Word> single; // bytes that are accessed one by one, each by itself
 };
 
 } // namespace pyblas::simulator
