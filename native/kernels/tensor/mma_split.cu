@@ -16,6 +16,7 @@
 #include "../device/launch.cuh"
 #include "../device/load.cuh"
 #include "../device/tile.cuh"
+#include "again.cuh"
 
 namespace pyblas {
 namespace {
@@ -100,39 +101,6 @@ private:
     int target_, x_left_, step_x_, first_k_, step_unit_k_;
     bool wide_;
 };
-
-// The tile by FP32 multiply-adds, 8 x 8 outputs for each thread.
-__device__ __forceinline__ void multiply_again(const Epilogue &epilogue, const View &a, const View &b,
-                                               int64_t block_row, int64_t block_column, int m_left, int n_left,
-                                               float *gmem_c, int64_t ldc, float *smem) {
-    constexpr int kDepth = 8, TM = 8, TN = 8, kThreadsM = BM / TM, kThreadsN = BN / TN;
-    static_assert(kThreadsM * kThreadsN == kThreads && kDepth * (BM + BN + 2) * 4 <= kPlanes * kPlane * 2, "it fits");
-    float (&smem_a)[kDepth][BM + 1] = *reinterpret_cast<float (*)[kDepth][BM + 1]>(smem);
-    float (&smem_b)[kDepth][BN + 1] = *reinterpret_cast<float (*)[kDepth][BN + 1]>(smem + kDepth * (BM + 1));
-    const int row = static_cast<int>(threadIdx.x) % kThreadsM, column = static_cast<int>(threadIdx.x) / kThreadsM;
-    float acc[TN][TM] = {};
-#pragma unroll 1
-    for (int64_t k0 = 0; k0 < epilogue.depth(); k0 += kDepth) {
-        const int k_left = part(epilogue.depth() - k0, kDepth);
-        load_tile<BM, kDepth, kThreads>(smem_a, a, block_row, k0, m_left, k_left);
-        load_tile<BN, kDepth, kThreads>(smem_b, b, block_column, k0, n_left, k_left);
-        __syncthreads();
-#pragma unroll 1
-        for (int k = 0; k < kDepth; ++k)
-#pragma unroll
-            for (int j = 0; j < TN; ++j)
-#pragma unroll
-                for (int i = 0; i < TM; ++i)
-                    acc[j][i] = fmaf(smem_a[k][row + i * kThreadsM], smem_b[k][column + j * kThreadsN], acc[j][i]);
-        __syncthreads();
-    }
-#pragma unroll
-    for (int j = 0; j < TN; ++j)
-#pragma unroll
-        for (int i = 0; i < TM; ++i)
-            if (row + i * kThreadsM < m_left && column + j * kThreadsN < n_left)
-                epilogue.store(gmem_c + row + i * kThreadsM + (column + j * kThreadsN) * ldc, acc[j][i]);
-}
 #endif
 
 __global__ void __launch_bounds__(kThreads, 2) mma_split(__grid_constant__ const Problem problem, const TileGrid grid) {
@@ -206,8 +174,13 @@ __global__ void __launch_bounds__(kThreads, 2) mma_split(__grid_constant__ const
     }
     float *const gmem_c = problem.c.matrix(place.batch) + block_row + block_column * problem.c.ld;
     if (__syncthreads_or(rest & 0xffff)) {
-        multiply_again(epilogue, view_of_a, view_of_b, block_row, block_column, m_left, n_left, gmem_c, problem.c.ld,
-                       reinterpret_cast<float *>(smem));
+        static_assert(AgainTile<BM, BN, kThreads>::kBytes <= kPlanes * kPlane * 2, "it fits");
+        multiply_again<AgainTile<BM, BN, kThreads>>(depth, view_of_a, view_of_b, block_row, block_column, m_left,
+                                                    n_left, reinterpret_cast<float *>(smem),
+                                                    [&](int m, int n, float sum) {
+                                                        if (m < m_left && n < n_left)
+                                                            epilogue.store(gmem_c + m + n * problem.c.ld, sum);
+                                                    });
         return;
     }
 
