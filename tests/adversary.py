@@ -159,7 +159,8 @@ def kernels_of_the_gpu() -> dict[str, Callable[[np.ndarray, np.ndarray], np.ndar
 
         return multiply
 
-    rows = [row for row in pyblas_sgemm.kernels() if row.family in ("wgmma", "wgmma_skinny", "mma_split")]
+    families = ("wgmma", "wgmma_skinny", "mma_split", "mma_planes")
+    rows = [row for row in pyblas_sgemm.kernels() if row.family in families]
     return {row.name: forced(row.name) for row in rows if "fp32" in row.modes}
 
 

@@ -24,7 +24,7 @@ from engines import NOT_SUPPORTED, SUCCESS, ffi, lib, message
 from problems import DATA, Problem, Product, patched
 from test_gemm_ex import BF16, F16, F32, Case
 
-TENSOR = ("wgmma_*", "mma_split_*", "mma_tf32*", "wmma_tf32*", "half_*")
+TENSOR = ("wgmma_*", "mma_split_*", "mma_planes_*", "mma_tf32*", "wmma_tf32*", "half_*")
 SIDES = (
     1, 2, 3, 7, 8, 16, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129, 143, 144, 145, 191, 192, 193, 255, 256, 257, 300,
 )  # fmt: skip

@@ -179,7 +179,7 @@ OF_PLANES = [
 
 
 def _of_planes(name):
-    return name.startswith(("wgmma_", "mma_split"))
+    return name.startswith(("wgmma_", "mma_split", "mma_planes"))
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row[0]) for row in engines.kernel_rows() if _of_planes(row[0])])

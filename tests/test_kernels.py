@@ -131,7 +131,7 @@ def test_every_mode_the_row_names(forced):
     for mode in forced.modes:
         forced.use(mode)
         for ops in shapes.OP_PAIRS:
-            for product in variants([(33, 65, 47), (5, 7, 9), (1, 40, 70), (70, 3, 129), (70, 3, 60)], ops):
+            for product in variants([(33, 65, 47), (5, 7, 9), (1, 40, 70), (70, 3, 161), (70, 3, 60)], ops):
                 forced.solve(product)
     forced.assert_useful()
     for mode in set(engines.MODES) - set(forced.modes):
@@ -180,7 +180,7 @@ def test_nothing_to_do_leaves_every_bit(forced, ops):
 @every_op_pair
 @pytest.mark.parametrize("order", ["F", "C"])
 def test_misaligned_pointers_give_the_same_bits(forced, ops, order):
-    for m, n, k in [(66, 34, 35), (8, 8, 8), (1, 130, 64), (132, 4, 66), (16, 16, 128)]:
+    for m, n, k in [(66, 34, 35), (8, 8, 8), (1, 130, 64), (132, 4, 66), (16, 16, 160)]:
         product = Product(m, n, k, *ops, alpha=0.75, beta=0.5, order=order, gap=(2, 2, 2))
         first = forced.solve(product)
         for offset in [(1, 0, 0), (0, 2, 0), (0, 0, 3), (3, 1, 2), (2, 2, 2)]:
@@ -214,7 +214,7 @@ def test_batches(forced, ops, kind):
         for (alpha, beta), order in zip([(1.0, 0.0), (0.5, -1.0)], "FC", strict=True):
             forced.solve(Product(m, n, k, *ops, alpha, beta, order, **BATCHES[kind]))
     if not forced.taken:  # split operands want more of k
-        forced.solve(Product(30, 20, 130, *ops, 0.5, -1.0, **BATCHES[kind]))
+        forced.solve(Product(30, 20, 162, *ops, 0.5, -1.0, **BATCHES[kind]))
     forced.assert_useful(batched=True)
 
 
@@ -231,7 +231,7 @@ def test_interleaved_results(forced, ops):
             )
             forced.solve(product)
     if not forced.taken:  # split operands want more of k
-        forced.solve(Product(64, 20, 130, *ops, batch=2, stride=(None, None, 64), ldc=128))
+        forced.solve(Product(64, 20, 162, *ops, batch=2, stride=(None, None, 64), ldc=128))
     forced.assert_useful(batched=True)
 
 
@@ -241,7 +241,7 @@ def test_more_batches_than_a_grid_axis_holds(forced):
         forced.solve(Product(m, n, k, batch=batch))
     forced.solve(Product(2, 2, 2, "T", "N", batch=65537, pointers=True))
     if not forced.taken:  # split operands want more of k
-        forced.solve(Product(2, 3, 130, batch=65537))
+        forced.solve(Product(2, 3, 162, batch=65537))
     forced.assert_useful(batched=True)
 
 
@@ -291,7 +291,7 @@ def test_offsets_beyond_32_bits(forced, far):
 @every_op_pair
 def test_infinities_and_nan_go_where_ieee_sends_them(forced, ops):
     """One row and one column are special; all others stay as they are."""
-    for m, n, k in [(6, 5, 4), (8, 8, 8), (35, 34, 33), (1, 50, 20), (50, 1, 20), (20, 24, 130)]:
+    for m, n, k in [(6, 5, 4), (8, 8, 8), (35, 34, 33), (1, 50, 20), (50, 1, 20), (20, 24, 162)]:
         for special in (NAN, INF, -INF):
             for alpha, beta in [(1.0, 0.0), (2.0, 1.0)]:
                 problem = Problem(Product(m, n, k, *ops, alpha, beta, gap=(1, 1, 1)))
@@ -338,7 +338,7 @@ def test_the_last_step_rounds_once(forced, ops):
         (61, 1, 40),
         (130, 67, 33),
         (4, 4, 4),
-        (20, 24, 130),
+        (20, 24, 162),
     ]:
         for alpha, beta in [(0.3, -0.7), (1.0, -0.7), (0.3, 1.0), (0.3, 0.0)]:
             problem = Problem(Product(m, n, k, *ops, alpha, beta, gap=(1, 1, 1)))

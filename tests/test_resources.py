@@ -89,18 +89,19 @@ def family_of(mangled: str) -> str | None:
 
 
 # Bytes of stack that a thread of these functions takes at most, by architecture. Their tiles need all registers that a
-# thread can have, and a few values beside the multiply are spilled round it; wgmma and wgmma_skinny keep
+# thread can have, and a few values beside the multiply are spilled round it; wgmma, wgmma_deep and wgmma_skinny keep
 # registers there while they call a function.
 SPILLED = {
     "75": {"slices": 8},
-    "80": {"slices": 8, "wmma_tf32": 8},
-    "86": {"slices": 8, "warp_tile": 48},
-    "89": {"slices": 8, "warp_tile": 48},
+    "80": {"mma_planes": 24, "slices": 8, "wmma_tf32": 8},
+    "86": {"mma_planes": 24, "slices": 8, "warp_tile": 48},
+    "89": {"mma_planes": 24, "slices": 8, "warp_tile": 48},
     "90a": {
-        "half_wgmma": 8, "pack_planes": 8, "slices": 8, "warp_tile": 8, "wgmma": 592, "wgmma_skinny": 232,
+        "half_wgmma": 8, "mma_planes": 32, "pack_planes": 8, "slices": 8, "warp_tile": 8, "wgmma": 592,
+        "wgmma_skinny": 232,
     },
     "100": {"mma_split": 24},
-    "120": {"wmma_tf32": 8},
+    "120": {"mma_planes": 32, "wmma_tf32": 8},
 }  # fmt: skip
 # Of these, what the library was built for; the release wheel has all.
 BUILT = [name for name in SPILLED if name in build_architectures().split()]

@@ -24,6 +24,7 @@ MULTIPLIES = {
     "mma_tf32": ("HMMA.168", "80"),
     "wgmma_tf32": ("HGMMA", "90a"),
     "mma_split": ("HMMA.16816", "80"),
+    "mma_planes": ("HMMA.16816", "80"),
 }
 # Words of the stack that some kernels touch in each turn of the loop that multiplies, by architecture and a pattern of
 # their mangled names: the two widest tiles of two planes of A and B lack a register, and so do few others.
@@ -32,6 +33,11 @@ IN_A_TURN = {
     ("90a", r"wgmmaI\w*PlaneTileILNS_6SchemeE0ELi64ELi128E"): 1,
     ("80", r"\dwmma_tf32E"): 2,
     ("100", r"\dmma_splitE"): 5,
+    ("80", r"\dmma_planesI"): 4,
+    ("86", r"\dmma_planesI"): 4,
+    ("89", r"\dmma_planesI"): 4,
+    ("90a", r"\dmma_planesILb0ELb1E"): 6,
+    ("120", r"\dmma_planesI"): 3,
     ("120", r"\dwmma_tf32E"): 1,
 }
 

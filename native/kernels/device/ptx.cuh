@@ -1,5 +1,5 @@
-// Every asm statement of the project, one wrapper each. Architectures without an instruction get plain code that keeps
-// the same promises, so kernels never ask which one they run on.
+// Every asm statement but plane_ptx.cuh's, one wrapper each. Architectures without an instruction get plain code that
+// keeps the same promises, so kernels never ask which one they run on.
 #pragma once
 
 #include <cstdint>

@@ -24,6 +24,15 @@ namespace {
 
 constexpr int kThreads = 256, kMostThreads = 512;
 
+// Outside 90a code one kernel reads planes, mma_planes from SM 8.0 on, of one scheme. Packing for it knows no clusters;
+// kernels that only other schemes or clusters need are empty there.
+constexpr bool kAllHere = !kEmptyHere;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr bool kSomeHere = false;
+#else
+constexpr bool kSomeHere = true;
+#endif
+
 // One operand as packing sees it. Planes are never so large that 32 bits would not count blocks.
 struct Source {
     Operand matrix;
@@ -439,7 +448,7 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t number = static_cast<uint32_t>(block_number());
     ptx::launch_dependents();
     ptx::wait_for_predecessors();
-    if (kEmptyHere || number >= a.blocks + b.blocks || alpha.load() == 0.0f)
+    if (!kSomeHere || number >= a.blocks + b.blocks || alpha.load() == 0.0f)
         return;
     const bool second = number >= a.blocks;
     measure_columns(second ? b : a, second ? number - a.blocks : number);
@@ -476,11 +485,12 @@ __global__ void __launch_bounds__(Threads, Resident)
     const bool later = number >= first.blocks;
     const Source &source = later ? second : first;
     const uint32_t mine = later ? number - first.blocks : number;
+    constexpr bool kHere = kAllHere || (kSomeHere && scheme == Scheme::f16x2 && Measured);
     ptx::launch_dependents();
-    if (!kEmptyHere && source.asks_ahead && mine < source.used)
+    if (kAllHere && source.asks_ahead && mine < source.used)
         ask<Threads, X>(source, mine);
     ptx::wait_for_predecessors();
-    if (kEmptyHere || number >= first.blocks + second.blocks || alpha.load() == 0.0f)
+    if (!kHere || number >= first.blocks + second.blocks || alpha.load() == 0.0f)
         return;
     if (source.contiguous_k)
         pack_rows<scheme, Threads, Held>(source, mine);
@@ -569,8 +579,8 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
     if (sources[0].contiguous_k) // blocks that wait for others come first
         std::swap(sources[0], sources[1]);
     const bool any_columns = !sources[0].contiguous_k;
-    const bool measured = launch_on.device->sm < 90 || problem.k > kMostDepthAtOnce;
-    Grid grid = {0, kThreads, 0, launch_on.stream, launch_on.device->sm >= 90};
+    const bool measured = !launch_on.device->has_90a_code || problem.k > kMostDepthAtOnce;
+    Grid grid = {0, kThreads, 0, launch_on.stream, launch_on.device->has_90a_code};
     if (any_columns && measured) {
         for (Source &source : sources)
             if (!source.contiguous_k)
@@ -621,7 +631,7 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
     const auto start_scheme = [&](auto of_scheme) {
         constexpr Scheme kScheme = of_scheme.value;
         using std::integral_constant;
-        if (measured && any_columns)
+        if (measured && (any_columns || !launch_on.device->has_90a_code))
             return start(integral_constant<Kernel, &pack_planes<kScheme, kThreads, kHeld, 2, true>>{});
         if (whole)
             return start(integral_constant<Kernel, &pack_planes<kScheme, kThreads, kHeld, 2, false, kWholeX>>{});

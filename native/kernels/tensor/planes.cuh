@@ -19,7 +19,7 @@
 
 namespace pyblas {
 
-// Planes are read by 90a code alone, so that kernels which write them are empty elsewhere.
+// Elsewhere than in 90a code mma_planes alone reads planes; pack.cu says which kernels are empty there.
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 constexpr bool kEmptyHere = true;
 #else

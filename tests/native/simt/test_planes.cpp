@@ -348,6 +348,7 @@ bool check(const Case &test, Scheme scheme) {
         // the device has a multiprocessor for each 16 columns.
         device.multiprocessors = test.k > 64 && test.k <= 512 ? 40 : 1;
         device.sm = test.k <= 512 ? 90 : 80;
+        device.has_90a_code = device.sm == 90;
         const Launch launch_on = {&device, nullptr, start, sizes.bytes};
         PackedProduct first = packed, second = packed; // by one launch, or an operand after the other
         if (test.apart)
@@ -480,6 +481,7 @@ std::vector<std::string> packed_lines(Scheme scheme, bool plain, int span, int64
     Device device;
     device.multiprocessors = 40;
     device.sm = k <= 512 ? 90 : 80;
+    device.has_90a_code = device.sm == 90;
     const Status status = pack(problem, packed, scheme, {&device, nullptr, start, sizes.bytes});
     const simulator::Fault fault = simulator::take_fault();
     if (fault.kind != simulator::FaultKind::none || status != kSuccess)
