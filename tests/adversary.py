@@ -135,7 +135,8 @@ def turns_for(seconds: float) -> Iterator[None]:
 
 def models() -> dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray | None]]:
     return {
-        scheme: lambda a, b, scheme=scheme: planes.multiply(a, b, scheme) for scheme in ("f16x2", "bf16x3", "skinny")
+        scheme: lambda a, b, scheme=scheme: planes.multiply(a, b, scheme)
+        for scheme in ("f16x2", "bf16x3", "skinny", "deep")
     }
 
 
@@ -159,7 +160,7 @@ def kernels_of_the_gpu() -> dict[str, Callable[[np.ndarray, np.ndarray], np.ndar
 
         return multiply
 
-    families = ("wgmma", "wgmma_skinny", "mma_split", "mma_planes")
+    families = ("wgmma", "wgmma_skinny", "wgmma_deep", "mma_split", "mma_planes")
     rows = [row for row in pyblas_sgemm.kernels() if row.family in families]
     return {row.name: forced(row.name) for row in rows if "fp32" in row.modes}
 

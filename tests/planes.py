@@ -2,7 +2,8 @@
 derives. multiply() can be told to make the mistakes that the tests must notice.
 
 "f16x2", "f16x2_plain", "bf16x3" and "f16x1" are the planes of wgmma, "skinny" what wgmma_skinny does: powers of two for each 64 of k, and
-low halves without a scale where all of 64 rows allow it.
+low halves without a scale where all of 64 rows allow it. "deep" is what wgmma_deep does: a power for each 64 of k of 128 rows
+of either operand.
 
     python tests/planes.py > tests/data/planes.txt    # what the packing kernels are compared with
 """
@@ -123,8 +124,8 @@ def _add_products(acc, left, right, of_chunk=slice(None)):
 def multiply(a, b, scheme, mistake=None):
     """A (m x k) times B (k x n) as a tensor kernel computes it; results that an unfit row enters come from float64."""
     mistake = mistake or Mistake()
-    if scheme == "skinny":
-        return multiply_by_chunks(a, b, mistake)
+    if scheme in ("skinny", "deep"):
+        return (multiply_by_chunks if scheme == "skinny" else multiply_both_split)(a, b, mistake)
     if scheme == "f16x2_plain":
         return multiply_marked(a, b, mistake)
     exponent_a, exponent_b = exponents(a, scheme), exponents(b.T, scheme)
@@ -272,6 +273,53 @@ def multiply_by_chunks(a, b, mistake):
             else:
                 acc = product(high_a, high_b, (0, 0), acc + np.ldexp(total.astype(np.float64), -power))
                 total = np.ldexp(acc, power).astype(np.float32)
+        zero = np.zeros(total.shape, dtype=np.float32)
+        return np.where(fit_a[:, None] & fit_b, total, reference.product(1.0, a, b, 0.0, zero)[0]).astype(np.float32)
+
+
+# ---- wgmma_deep --------------------------------------------------------------------------------------------------------
+
+TILE = 128  # rows that share a power
+
+
+def deep_chunk(rows, k):
+    """64 of k of either operand: exponents, of which TILE rows have one, which rows fit, and both halves. A NaN is as good
+    as any other element: its row's results are NaN."""
+    magnitude = np.abs(rows.astype(np.float64))
+    with np.errstate(invalid="ignore"):
+        within = np.where(magnitude < 2.0 ** (MOST_TOP + 1), magnitude, 0)
+    exponent = np.zeros(len(rows), dtype=np.int64)
+    for first in range(0, len(rows), TILE):
+        exponent[first : first + TILE] = _top(within[first : first + TILE].max()) - TOP
+    held = (
+        (magnitude == 0)
+        | np.isnan(magnitude)
+        | (within >= np.ldexp(1.0, exponent + least_exponent("f16x2", k))[:, None])
+    )
+    return exponent, held.all(axis=-1), *split_chunk(rows, exponent, LOW_BITS)
+
+
+def multiply_both_split(a, b, mistake):
+    """a times b as wgmma_deep computes them in one range of k."""
+    k = a.shape[1]
+    total = np.zeros((a.shape[0], b.shape[1]), dtype=np.float32)
+    fit_a, fit_b = np.ones(a.shape[0], dtype=bool), np.ones(b.shape[1], dtype=bool)
+    with np.errstate(all="ignore"):
+        for first in range(0, k, CHUNK):
+            part = slice(first, first + CHUNK)
+            exponent_a, fits, *halves_a = deep_chunk(a[:, part], k)
+            fit_a &= fits
+            exponent_b, fits, *halves_b = deep_chunk(b[part].T, k)
+            fit_b &= fits
+            power = exponent_a[:, None] + exponent_b
+            acc = np.zeros(total.shape) if mistake.promotes else np.ldexp(total.astype(np.float64), LOW_BITS - power)
+            for pairs, weight in PHASES["f16x2"]:
+                for i, j in reversed(pairs):
+                    if (i, j) != mistake.dropped:
+                        acc = _add_products(acc, halves_a[i].astype(np.float64), halves_b[j].astype(np.float64))
+                acc *= weight
+            acc = np.ldexp(acc, power)
+            total = (total + acc if mistake.promotes else acc).astype(np.float32)
         zero = np.zeros(total.shape, dtype=np.float32)
         return np.where(fit_a[:, None] & fit_b, total, reference.product(1.0, a, b, 0.0, zero)[0]).astype(np.float32)
 

@@ -401,6 +401,21 @@ def test_scalars_on_the_device(forced):
                     problem.check([forced.engine.host(block) for block in blocks], forced.mode)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("forced", [row for row in KERNELS if row.id.startswith("wgmma_deep")], indirect=True)
+@every_op_pair
+def test_products_that_follow_each_other_stay_right(forced, ops):
+    """What warps ask for comes late, and in another order than they asked, only in some of many products whose operands do
+    not stay in the L2. A barrier that is waited for wrongly ends in wrong results, or in a launch failure."""
+    problem = Problem(Product(128, 128, 65536, *ops))
+    sets = [problem.blocks(forced.engine) for _ in range(2)]
+    for _ in range(300):
+        for blocks in sets:
+            assert problem.call(forced.engine, forced.handle, blocks) == SUCCESS, message()
+    for blocks in sets:
+        problem.check([forced.engine.host(block) for block in blocks], forced.mode)
+
+
 GUARDED = """
 import ctypes, itertools, mmap, sys
 import numpy as np

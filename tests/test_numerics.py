@@ -635,7 +635,7 @@ def _error_of_planes(k, chunk=planes.CHUNK):
 
 # ---- split schemes, in NumPy: what the tensor kernels promise, and that wrong ones would be noticed -------------------
 
-every_scheme = pytest.mark.parametrize("scheme", ["f16x2", "f16x2_plain", "bf16x3", "skinny"])
+every_scheme = pytest.mark.parametrize("scheme", ["f16x2", "f16x2_plain", "bf16x3", "skinny", "deep"])
 FEW_ROWS, FEW_COLUMNS = adversary.ROWS, adversary.COLUMNS
 
 
@@ -727,6 +727,16 @@ def test_chunks_of_infinities_and_nan_are_unfit():
     exponent, fits, *_ = planes.small_chunk(b.T, 64)
     assert (~fits).nonzero()[0].tolist() == [2] and len(set(exponent)) == 1
     _check_planes(a, b, "skinny")
+
+
+def test_what_is_out_of_bounds_is_no_other_rows_affair_where_128_share_a_power():
+    a, b = _operands("normal", 64)
+    a[3, 5], a[4, 6], a[5, 7], b[7, 2], b[8, 1] = np.inf, np.nan, np.float32(1e-20), np.nan, np.float32(1e30)
+    plain = planes.deep_chunk(np.where(np.abs(a) > 1e-19, a, 1).astype(np.float32), 64)
+    exponent, fits, *_ = planes.deep_chunk(a, 64)
+    assert (~fits).nonzero()[0].tolist() == [3, 5] and len(set(exponent)) == 1 and exponent[0] == plain[0][0]
+    assert (~planes.deep_chunk(b.T, 64)[1]).nonzero()[0].tolist() == [1]
+    _check_planes(a, b, "deep")
 
 
 @pytest.mark.parametrize("k", [64, 320, 4160])

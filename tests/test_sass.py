@@ -18,6 +18,7 @@ from test_resources import BUILT, LIBRARY, cuobjdump, function_of, uses
 # Of each function the instruction that multiplies, and from which architecture on.
 MULTIPLIES = {
     "wgmma": ("HGMMA", "90a"),
+    "wgmma_deep": ("HGMMA", "90a"),
     "wgmma_skinny": ("HGMMA", "90a"),
     "half_wgmma": ("HGMMA", "90a"),
     "wmma_tf32": ("HMMA.168", "80"),

@@ -27,6 +27,7 @@
 #include "../device/partials.cuh"
 #include "../device/ptx.cuh"
 #include "fragments.hpp"
+#include "ranges.cuh"
 #include "tensor_map.cuh"
 #include "unfit.cuh"
 
@@ -312,32 +313,13 @@ struct PairStore {
     }
 };
 
-// The part of a problem that one item is, of all rows and columns.
-__device__ __forceinline__ Problem range_of(const Problem &problem, const Task &task, const Task::Place &place) {
-    Problem part = problem;
-    if (task.ranges == 1)
-        return part;
-    const int64_t first = int64_t{place.range} * task.chunks * kDepth;
-    const auto advance = [](Operand *operand, int64_t elements) {
-        if (operand->array)
-            operand->stride += elements;
-        else
-            operand->data = static_cast<float *>(operand->data) + elements;
-    };
-    part.k = min(int64_t{task.chunks} * kDepth, problem.k - first);
-    advance(&part.a, problem.transa == Op::T ? first : first * problem.a.ld);
-    advance(&part.b, problem.transb == Op::N ? first : first * problem.b.ld);
-    advance(&part.c, int64_t{place.range} * task.batch * problem.c.stride);
-    return part;
-}
-
 // What the items of this block leave out, by 256 threads. A call, so that the kernel need not hold it in its registers.
 template <bool ContiguousM, bool ContiguousN>
 __device__ __noinline__ void multiply_unfit_items(const Problem &problem, const Task &task) {
 #pragma unroll 1
     for (int item = static_cast<int>(blockIdx.x); item < task.items; item += static_cast<int>(gridDim.x)) {
         const Task::Place at = task.place(item);
-        const Problem part_of_item = range_of(problem, task, at);
+        const Problem part_of_item = range_of(problem, at.range, int64_t{task.chunks} * kDepth, task.batch);
         // Marks are counted by rows of C, those of an item are there from its first row on.
         const int32_t *const unfit_rows = task.unfit + int64_t{item} * (kRows + task.side_y);
         const unfit::Marks large = {unfit_rows - at.x0, 0}, small = {unfit_rows + kRows - at.y0, 0};
@@ -770,69 +752,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-// The ranges' sums to C, four rows for each thread, in the order of sum_partials.
-constexpr int kAdders = 256;
-
-__global__ void __launch_bounds__(kAdders)
-    add_ranges(__grid_constant__ const Problem problem, __grid_constant__ const Partials partials, int lanes) {
-    __shared__ float4 smem_sums[kAdders];
-    ptx::launch_dependents();
-    ptx::wait_for_predecessors();
-    const Epilogue epilogue(problem);
-    if (epilogue.idle())
-        return;
-    const int quads = kAdders / lanes, thread = static_cast<int>(threadIdx.x), lane = thread / quads;
-    const int64_t output = (block_number() * quads + thread % quads) * 4;
-    const int64_t batch = output / partials.matrix(), inside = output - batch * partials.matrix();
-    const int64_t column = inside / partials.ld, row = inside - column * partials.ld;
-    const bool exists = output < partials.range(), reads = exists && epilogue.depth() > 0;
-
-    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
-    const auto add = [&](const float4 &other) {
-        sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
-    };
-    if (reads) {
-        const int each = (partials.ranges + lanes - 1) / lanes;
-        const int end = min(partials.ranges, (lane + 1) * each);
-        const float *source = partials.data + output + lane * each * partials.range();
-        for (int range = lane * each; range < end; range += 8) {
-            float4 others[8];
-#pragma unroll
-            for (int i = 0; i < 8; ++i, source += partials.range())
-                others[i] =
-                    range + i < end ? *reinterpret_cast<const float4 *>(source) : float4{0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-            for (int i = 0; i < 8; ++i)
-                if (range + i < end)
-                    add(others[i]);
-        }
-    }
-    if (lanes > 1) {
-        smem_sums[thread] = sum;
-        __syncthreads();
-        if (lane > 0)
-            return;
-        for (int other = 1; other < lanes; ++other)
-            add(smem_sums[thread + other * quads]);
-    }
-    if (!exists)
-        return;
-
-    const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
-    float *const c = problem.c.matrix(batch) + row + column * problem.c.ld;
-    bool stored[4];
-    float old[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        stored[i] = row + i < partials.rows;
-        old[i] = stored[i] ? epilogue.load(c + i) : 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-        if (stored[i])
-            epilogue.store(c + i, sums[i], old[i]);
-}
-
 // ---- the host's part ------------------------------------------------------------------------------------------------
 
 constexpr int64_t kLeastDepth = 32, kMostExtent = int64_t{1} << 30;
@@ -1032,15 +951,7 @@ Status launch_wgmma_skinny(const Problem &problem, const Launch &launch_on) {
     const Task &task = plan.task;
     PYBLAS_TRY(task.contiguous_k ? (start<Tile, true>(target, plan, launch_on))
                                  : (start<Tile, false>(target, plan, launch_on)));
-    if (partials.ranges > 1) {
-        int lanes = 1;
-        while (lanes < 32 && lanes * 8 < partials.ranges)
-            lanes *= 2;
-        const int64_t outputs = int64_t{4} * kAdders / lanes;
-        PYBLAS_TRY(launch<add_ranges>({(partials.range() + outputs - 1) / outputs, kAdders, 0, launch_on.stream, true},
-                                      problem, partials, lanes));
-    }
-    return kSuccess;
+    return partials.ranges > 1 ? add_ranges(problem, partials, launch_on) : kSuccess;
 }
 
 // 64 of k of one tile, and what an item costs beside them.
