@@ -4,9 +4,10 @@
     python bench/bench.py --families ladder --kernels all --output bench/results/GPU-ladder.csv
     python bench/bench.py --kernels selected warp_tile_128x128x16
     python bench/bench.py --compute fp32_pedantic --output bench/results/GPU-pedantic.csv
+    python bench/bench.py --families squares --sustained --output bench/results/GPU-sustained.csv
 
 Needs CuPy, cuBLAS and an installed pyblas_sgemm. Inputs are random and rotate through twice the L2; `warm` is the time
-on one set of operands, where a set fits the L2.
+on one set of operands, where a set fits the L2. The GPU rests before what takes long, but for --sustained.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ FIELDS = ["family", "compute", "batch_invariant", "ops", "m", "n", "k", "batch",
 
 SLOW, SLOW_FLOPS = ("naive", "coalesced"), 2e11  # seconds for each launch beyond that
 
+LOADED_SECONDS, LOADED_FLOPS = (
+    0.7,
+    1e11,
+)  # --sustained: launched before the first is timed; smaller products are left out
+
 
 def shapes(families: list[str]) -> Iterator[tuple[str, Shape]]:
     table = json.loads((HERE / "shapes.json").read_text())
@@ -51,13 +57,15 @@ def shape_of(ops: str, sizes: list[int], interleaved: bool = False) -> Shape:
     return Shape(ops, m, n, k, batch[0] if batch else 1, interleaved)
 
 
-def measure(stream: cp.cuda.Stream, gemm: Gemm, buffers: Buffers, l2_bytes: int) -> tuple[Timing, Timing | None, float]:
-    """Rotating, on one set if it fits the L2, and the error."""
+def measure(
+    stream: cp.cuda.Stream, gemm: Gemm, buffers: Buffers, l2_bytes: int, loaded: float
+) -> tuple[Timing, Timing | None, float]:
+    """Rotating, on one set if it fits the L2, and the error. After so many seconds under load, if any."""
     shape = buffers.shape
     gemm.call(shape, *buffers.pointers(0))
     stream.synchronize()
     error = buffers.error(seed=1)
-    cold = time_groups(stream, lambda index: gemm.call(shape, *buffers.pointers(index)), buffers.sets)
+    cold = time_groups(stream, lambda index: gemm.call(shape, *buffers.pointers(index)), buffers.sets, loaded)
     warm = None
     if shape.bytes < l2_bytes:
         warm = time_groups(stream, lambda _: gemm.call(shape, *buffers.pointers(0)), 1)
@@ -71,7 +79,7 @@ def main() -> None:
     parser.add_argument("--compute", choices=list(COMPUTE_MODES), default="fp32", help="compute mode of this library")
     parser.add_argument("--batch-invariant", action="store_true", help="rows that do not depend on the others")
     parser.add_argument(
-        "--skip-above", type=float, default=2.0, help="seconds at a kernel's measured rate of the ladder"
+        "--sustained", action="store_true", help="time large products on a GPU that works without rests"
     )
     parser.add_argument("--commit", default=commit(), help="what is measured; git is asked if it is not given")
     parser.add_argument("--output", type=Path, help="csv file; bench/results/<GPU>.csv if not given")
@@ -80,6 +88,7 @@ def main() -> None:
     stream = cp.cuda.Stream(non_blocking=True)
     cublas, pyblas = Cublas(stream, options.compute), Pyblas(stream)
     pyblas.set_modes(options.compute, options.batch_invariant)
+    loaded = LOADED_SECONDS if options.sustained else 0.0
     l2_bytes = cp.cuda.runtime.getDeviceProperties(0)["l2CacheSize"]
     facts = gpu_facts()
     kernels = gpu_kernels() if options.kernels == ["all"] else options.kernels
@@ -89,14 +98,16 @@ def main() -> None:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
         for number, (family, shape) in enumerate(shapes(options.families)):
+            if options.sustained and shape.flops < LOADED_FLOPS:
+                continue
             buffers = Buffers(shape, l2_bytes, seed=number)
-            reference, reference_warm, reference_error = measure(stream, cublas, buffers, l2_bytes)
+            reference, reference_warm, reference_error = measure(stream, cublas, buffers, l2_bytes, loaded)
             for kernel in kernels:
                 if kernel.startswith(SLOW) and shape.flops > SLOW_FLOPS:
                     continue
                 pyblas.force("" if kernel == "selected" else kernel)
                 try:
-                    cold, warm, error = measure(stream, pyblas, buffers, l2_bytes)
+                    cold, warm, error = measure(stream, pyblas, buffers, l2_bytes, loaded)
                 except LibraryError as refusal:
                     print(f"{shape}: {refusal}", file=sys.stderr)
                     continue

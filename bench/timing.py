@@ -9,6 +9,7 @@ import math
 import re
 import statistics
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ import cupy as cp
 GROUP_SECONDS = 3e-3  # a group lasts at least this long: events tick in half microseconds
 MOST_LAUNCHES = 2000  # in one group
 GROUPS = 9
+# A GPU that multiplies for long lowers its clock to stay within its power. A group that lasts longer than that begins
+# on a rested GPU, unless the product is to be timed under load.
+LONG_SECONDS, REST_SECONDS = 8e-3, 0.2
 CUBLAS_TF32_TENSOR_OP_MATH = 3
 COMPUTE_MODES = {"fp32": 68, "fp32_pedantic": 69, "tf32": 77}  # pyblasComputeType_t
 
@@ -193,7 +197,9 @@ class Buffers:
     def __init__(self, shape: Shape, l2_bytes: int, seed: int) -> None:
         self.shape = shape
         self.each = [(size * shape.batch + 63) // 64 * 64 for size in shape.sizes]
-        self.sets = max(1, min(MOST_LAUNCHES, math.ceil(2 * l2_bytes / (4 * sum(self.each))) + 1))
+        together = 2 * l2_bytes / (4 * sum(self.each))
+        # A set that is many times the L2 finds nothing of itself there.
+        self.sets = max(1, min(MOST_LAUNCHES, math.ceil(together) + 1)) if together > 0.1 else 1
         random = cp.random.default_rng(seed)
         self.pool = cp.empty(self.sets * sum(self.each), cp.float32)
         for begin in range(0, self.pool.size, 1 << 28):
@@ -228,10 +234,11 @@ class Buffers:
         return math.sqrt(difference / norm)
 
 
-def time_groups(stream: cp.cuda.Stream, launch: Callable[[int], None], sets: int) -> Timing:
+def time_groups(stream: cp.cuda.Stream, launch: Callable[[int], None], sets: int, loaded: float = 0.0) -> Timing:
     """Seconds of one launch: the median over groups of launches, each a graph between two events.
 
     launch(i) queues one product on set i. A graph holds the group, so that the host's part of a call does not count.
+    loaded: for so many seconds launches follow each other before the first group, and groups do without rests.
     """
     begin, end = cp.cuda.Event(), cp.cuda.Event()
 
@@ -255,7 +262,18 @@ def time_groups(stream: cp.cuda.Stream, launch: Callable[[int], None], sets: int
         graph = stream.end_capture()
         graph.launch(stream)
         stream.synchronize()
-        times = sorted(seconds(lambda: graph.launch(stream), launches) for _ in range(GROUPS))
+        start = time.monotonic()
+        while time.monotonic() - start < loaded:
+            graph.launch(stream)
+            stream.synchronize()
+        rests = not loaded and launches * once > LONG_SECONDS
+
+        def group() -> float:
+            if rests:
+                time.sleep(REST_SECONDS)
+            return seconds(lambda: graph.launch(stream), launches)
+
+        times = sorted(group() for _ in range(GROUPS))
     return Timing(statistics.median(times), times[0], times[-1], launches)
 
 
