@@ -1,7 +1,7 @@
 """The split schemes of the tensor kernels in NumPy: planes bit for bit, products within the bound that docs/numerics.md
 derives. multiply() can be told to make the mistakes that the tests must notice.
 
-"f16x2", "f16x2_plain", "bf16x3" and "f16x1" are the planes of wgmma, "skinny" what wgmma_skinny does: powers of two for each 64 of k, and
+"f16x2", "bf16x3" and "f16x1" are the planes of wgmma, "skinny" what wgmma_skinny does: powers of two for each 64 of k, and
 low halves without a scale where all of 64 rows allow it. "deep" is what wgmma_deep does: a power for each 64 of k of 128 rows
 of either operand.
 
@@ -19,8 +19,6 @@ import reference
 
 UNFIT = 1 << 20
 LOW_BITS = 11  # the low plane of f16x2 counts 2**-11
-LEAST_PLAIN = -6  # in f16x2_plain 1, where all nonzero elements of 64 of k of a row are from 2**LEAST_PLAIN on
-PLAIN_DEPTHS = range(513, 32769)
 CHUNK = 64  # of k, summed by the tensor cores before the sums are added in float32
 STEP = 16  # of k, in one instruction
 
@@ -55,22 +53,6 @@ def _bfloat16(x, toward_zero=False):
     return (word & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-def _scaled(rows, exponent):
-    with np.errstate(all="ignore"):
-        return np.ldexp(rows, -np.where(exponent == UNFIT, 0, exponent)[..., None]).astype(np.float32)
-
-
-def marks(rows, exponent, scheme):
-    """Of each row and CHUNK of k, whether the low plane counts 2**-LOW_BITS."""
-    k = rows.shape[-1]
-    firsts = range(0, k, CHUNK)
-    if scheme != "f16x2_plain" or k not in PLAIN_DEPTHS:
-        return np.ones((len(rows), len(firsts)), dtype=bool)
-    magnitude = np.abs(_scaled(rows, exponent))
-    small = (magnitude > 0) & (magnitude < 2.0**LEAST_PLAIN)
-    return np.stack([small[:, first : first + CHUNK].any(axis=-1) for first in firsts], axis=-1)
-
-
 def split(rows, exponent, scheme):
     """Planes of each row, as float32 values; those of unfit rows mean nothing."""
     if scheme == "bf16x3":
@@ -80,12 +62,10 @@ def split(rows, exponent, scheme):
             third = _bfloat16(rows - first - second)
         return np.stack([first, second, third])
     with np.errstate(all="ignore"):
-        scaled = _scaled(rows, exponent)
+        scaled = np.ldexp(rows, -np.where(exponent == UNFIT, 0, exponent)[..., None]).astype(np.float32)
         high = scaled.astype(np.float16).astype(np.float32)
-        marked = np.repeat(marks(rows, exponent, scheme), CHUNK, axis=-1)[:, : rows.shape[-1]]
-        factor = np.where(marked, np.float32(1 << LOW_BITS), np.float32(1))
-        low = ((scaled - high) * factor).astype(np.float16).astype(np.float32)
-    return np.stack([high] if scheme == "f16x1" else [high, low])
+        low = ((scaled - high) * np.float32(1 << LOW_BITS)).astype(np.float16).astype(np.float32)
+    return np.stack([high, low] if scheme == "f16x2" else [high])
 
 
 @dataclass(frozen=True)
@@ -126,8 +106,6 @@ def multiply(a, b, scheme, mistake=None):
     mistake = mistake or Mistake()
     if scheme in ("skinny", "deep"):
         return (multiply_by_chunks if scheme == "skinny" else multiply_both_split)(a, b, mistake)
-    if scheme == "f16x2_plain":
-        return multiply_marked(a, b, mistake)
     exponent_a, exponent_b = exponents(a, scheme), exponents(b.T, scheme)
     planes_a = split(a, exponent_a, scheme).astype(np.float64)
     planes_b = split(b.T, exponent_b, scheme).astype(np.float64)
@@ -144,35 +122,6 @@ def multiply(a, b, scheme, mistake=None):
                     acc = _add_products(acc, planes_a[i], planes_b[j], slice(first, first + chunk))
                 of_chunk = np.float32(of_chunk + acc * weight)
             total = total + of_chunk
-        result = np.ldexp(total.astype(np.float64), exponent_a[:, None] + exponent_b).astype(np.float32)
-        unfit = (exponent_a == UNFIT)[:, None] | (exponent_b == UNFIT)
-        zero = np.zeros(total.shape, dtype=np.float32)
-        return np.where(unfit, reference.product(1.0, a, b, 0.0, zero)[0], result).astype(np.float32)
-
-
-def multiply_marked(a, b, mistake):
-    """Products with low halves come before the weights of their rows or columns, so all are sums of one scale in the end."""
-    scheme = "f16x2_plain"
-    exponent_a, exponent_b = exponents(a, scheme), exponents(b.T, scheme)
-    high_a, low_a = split(a, exponent_a, scheme).astype(np.float64)
-    high_b, low_b = split(b.T, exponent_b, scheme).astype(np.float64)
-    weight_a = np.where(marks(a, exponent_a, scheme), 2.0**-LOW_BITS, 1)
-    weight_b = np.where(marks(b.T, exponent_b, scheme), 2.0**-LOW_BITS, 1)
-    total = np.zeros((a.shape[0], b.shape[1]), dtype=np.float32)
-
-    def add(acc, left, right, part, pair):
-        return acc if pair == mistake.dropped else _add_products(acc, left, right, part)
-
-    with np.errstate(all="ignore"):
-        for first in range(0, a.shape[1], CHUNK):
-            part = slice(first, first + CHUNK)
-            of_rows, of_columns = weight_a[:, first // CHUNK, None], weight_b[:, first // CHUNK]
-            acc = add(np.zeros(total.shape), high_a, low_b, part, (0, 1)) * (of_columns / of_rows)
-            acc = add(acc, low_a, high_b, part, (1, 0)) * of_rows
-            if mistake.promotes:
-                total = total + add(acc, high_a, high_b, part, (0, 0)).astype(np.float32)
-            else:
-                total = add(acc + total, high_a, high_b, part, (0, 0)).astype(np.float32)
         result = np.ldexp(total.astype(np.float64), exponent_a[:, None] + exponent_b).astype(np.float32)
         unfit = (exponent_a == UNFIT)[:, None] | (exponent_b == UNFIT)
         zero = np.zeros(total.shape, dtype=np.float32)
@@ -361,7 +310,7 @@ def words(plane, scheme):
 def table():
     """A line for each row: its exponent, and of each plane a checksum of its words, of which -0 counts as 0."""
     lines = []
-    for scheme in ("f16x2", "bf16x3", "f16x1", "f16x2_plain"):
+    for scheme in ("f16x2", "bf16x3", "f16x1"):
         for span in range(len(SPANS)):
             for k in RECORDED_DEPTHS:
                 rows = recorded_rows(span, k)

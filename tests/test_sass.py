@@ -27,11 +27,12 @@ MULTIPLIES = {
     "mma_split": ("HMMA.16816", "80"),
     "mma_planes": ("HMMA.16816", "80"),
 }
+# Of wgmma_deep's twelve multiplies, so many wait for a descriptor where no operand lies along k.
+MOVED = 1
 # Words of the stack that some kernels touch in each turn of the loop that multiplies, by architecture and a pattern of
-# their mangled names: the two widest tiles of two planes of A and B lack a register, and so do few others.
+# their mangled names: the two widest tiles of two planes of A and B lack one register, and so do few others.
 IN_A_TURN = {
-    ("90a", r"wgmmaI\w*PlaneTileILNS_6SchemeE0ELi128ELi(192|256)E"): 2,
-    ("90a", r"wgmmaI\w*PlaneTileILNS_6SchemeE0ELi64ELi128E"): 1,
+    ("90a", r"wgmmaI\w*PlaneTileILNS_6SchemeE0ELi128ELi(192|256)E"): 1,
     ("80", r"\dwmma_tf32E"): 2,
     ("100", r"\dmma_splitE"): 5,
     ("80", r"\dmma_planesI"): 4,
@@ -125,4 +126,5 @@ def test_tensor_kernels_multiply_on_tensor_cores(architecture, function):
         if multiply == "HGMMA":
             opcodes = " ".join(one.opcode for one in all_of_it)
             between = re.findall(r"HGMMA\S* (?:R2UR\S* )+HGMMA", opcodes)
-            assert not between, f"{name} moves registers between multiplies {len(between)} times"
+            allowed = MOVED if "wgmma_deepILb0ELb0E" in name else 0
+            assert len(between) <= allowed, f"{name} moves registers between multiplies {len(between)} times"

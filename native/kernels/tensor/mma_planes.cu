@@ -26,7 +26,6 @@ namespace {
 
 struct Tile { // as panels.hpp asks for it
     static constexpr Scheme kScheme = Scheme::f16x2;
-    static constexpr bool kMarked = false; // the low plane always counts 2^-11
     static constexpr int BM = 128, BN = 128;
     struct Plan {
         static constexpr int kPhases = 2;

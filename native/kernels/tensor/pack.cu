@@ -93,27 +93,16 @@ __device__ __forceinline__ float row_factor(int32_t exponent) {
     return scheme == Scheme::bf16x3 || exponent == kUnfitRow ? 1.0f : __uint_as_float(power_bits(-exponent));
 }
 
-constexpr float kScaledLow = 1 << kLowPlaneBits;
-
-// Of f16x2: small enough that the low half needs its scale.
-__device__ __forceinline__ bool needs_scale(float value) {
-    return value != 0.0f && fabsf(value) < 1.0f / (1 << -kLeastPlainExponent);
-}
-__device__ __forceinline__ bool needs_scale(const float4 &quad, const float4 &factor) {
-    return needs_scale(quad.x * factor.x) || needs_scale(quad.y * factor.y) || needs_scale(quad.z * factor.z) ||
-           needs_scale(quad.w * factor.w);
-}
-
-// Two neighbours, times their rows' factors, as one word for each plane; their low halves times so much.
+// Two neighbours, times their rows' factors, as one word for each plane.
 template <Scheme scheme>
-__device__ __forceinline__ void split(float first, float second, float low_first, float low_second,
-                                      uint32_t (&words)[plane_count(scheme)]) {
+__device__ __forceinline__ void split(float first, float second, uint32_t (&words)[plane_count(scheme)]) {
     if constexpr (scheme == Scheme::f16x1) {
         words[0] = ptx::f16_pair(first, second);
     } else if constexpr (scheme == Scheme::f16x2) {
         words[0] = ptx::f16_pair(first, second);
         const float2 high = ptx::floats_of_f16_pair(words[0]);
-        words[1] = ptx::f16_pair((first - high.x) * low_first, (second - high.y) * low_second);
+        constexpr float kLow = 1 << kLowPlaneBits;
+        words[1] = ptx::f16_pair((first - high.x) * kLow, (second - high.y) * kLow);
     } else {
         // The first plane rounds toward zero, or the largest floats would become infinite.
         const uint32_t b0 = __float_as_uint(first) & 0xffff0000, b1 = __float_as_uint(second) & 0xffff0000;
@@ -127,14 +116,13 @@ __device__ __forceinline__ void split(float first, float second, float low_first
 
 // Four neighbours to all planes.
 template <Scheme scheme>
-__device__ __forceinline__ void store_quad(const float4 &quad, const float4 &factor, const float4 &low,
-                                           uint16_t *target, int64_t plane) {
-    uint32_t first[plane_count(scheme)], second[plane_count(scheme)];
-    split<scheme>(quad.x * factor.x, quad.y * factor.y, low.x, low.y, first);
-    split<scheme>(quad.z * factor.z, quad.w * factor.w, low.z, low.w, second);
+__device__ __forceinline__ void store_quad(const float4 &quad, const float4 &factor, uint16_t *target, int64_t plane) {
+    uint32_t low[plane_count(scheme)], high[plane_count(scheme)];
+    split<scheme>(quad.x * factor.x, quad.y * factor.y, low);
+    split<scheme>(quad.z * factor.z, quad.w * factor.w, high);
 #pragma unroll
     for (int i = 0; i < plane_count(scheme); ++i)
-        *reinterpret_cast<uint64_t *>(target + i * plane) = uint64_t{second[i]} << 32 | first[i];
+        *reinterpret_cast<uint64_t *>(target + i * plane) = uint64_t{high[i]} << 32 | low[i];
 }
 
 // ---- contiguous along k --------------------------------------------------------------------------------------------
@@ -214,7 +202,6 @@ __device__ __forceinline__ void pack_rows(const Source &source, uint32_t number)
 
     // split and store
     uint16_t *const target = planes.data + batch * source.matrix_step + row * source.ld;
-    uint8_t *const marks = planes.marks ? planes.marks + batch * planes.chunks() * planes.mark_ld() + row : nullptr;
     for (int64_t k0 = 0; k0 < depth; k0 += span) {
         if (!once)
             load(k0);
@@ -222,16 +209,9 @@ __device__ __forceinline__ void pack_rows(const Source &source, uint32_t number)
 #pragma unroll
         for (int i = 0; i < Held; ++i) {
             const int k = 4 * (i * team + lane);
-            const float4 factors = {factor, factor, factor, factor};
-            float low = kScaledLow;
-            if (scheme == Scheme::f16x2 && marks) { // whole warps have a row, and 16 lanes 64 of k
-                const bool scaled = __any_sync(0xffffu << (thread & 16), k < k_left && needs_scale(held[i], factors));
-                low = scaled ? kScaledLow : 1.0f;
-                if (lane % 16 == 0 && k < k_left)
-                    marks[(k0 + k) / kMarkedDepth * planes.mark_ld()] = scaled;
-            }
-            if (k < k_left)
-                store_quad<scheme>(held[i], factors, {low, low, low, low}, target + k0 + k, source.plane);
+            if (k >= k_left)
+                break;
+            store_quad<scheme>(held[i], {factor, factor, factor, factor}, target + k0 + k, source.plane);
         }
     }
 }
@@ -304,7 +284,6 @@ __device__ __forceinline__ void pack_columns(const Source &source, uint32_t numb
     __shared__ Extent smem_extents[kWarps][X];
     __shared__ Extent smem_pieces[X == kPackedX ? kMostPieces : 1][X]; // of the blocks of a cluster
     __shared__ float4 smem_factors[kAcross];
-    __shared__ uint4 smem_marks[scheme == Scheme::f16x2 ? kWarps : 1][kAcross]; // of columns, a bit for each 64 of k
     __shared__ uint64_t told; // barrier: all blocks of the cluster have told what they measured
     // place
     const Planes &planes = source.planes;
@@ -391,54 +370,16 @@ __device__ __forceinline__ void pack_columns(const Source &source, uint32_t numb
     }
     __syncthreads();
 
-    // mark
-    const float4 factor = smem_factors[x / 4];
-    uint32_t marks[4] = {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff};
-    if (scheme == Scheme::f16x2 && planes.marks) {
-        marks[0] = marks[1] = marks[2] = marks[3] = 0;
-#pragma unroll
-        for (int i = 0; i < Held; ++i) {
-            const uint32_t bit = 1u << (k_first + i * kStep) / kMarkedDepth; // what was not loaded is 0
-            marks[0] |= needs_scale(held[i].x * factor.x) ? bit : 0;
-            marks[1] |= needs_scale(held[i].y * factor.y) ? bit : 0;
-            marks[2] |= needs_scale(held[i].z * factor.z) ? bit : 0;
-            marks[3] |= needs_scale(held[i].w * factor.w) ? bit : 0;
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-#pragma unroll
-            for (int flip = kAcross; flip < 32; flip *= 2)
-                marks[i] |= __shfl_xor_sync(0xffffffff, marks[i], flip);
-        if (lane < kAcross)
-            smem_marks[warp][lane] = uint4{marks[0], marks[1], marks[2], marks[3]};
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < kWarps; ++i) {
-            const uint4 four = smem_marks[i][x / 4];
-            marks[0] |= four.x, marks[1] |= four.y, marks[2] |= four.z, marks[3] |= four.w;
-        }
-        const int chunk = thread / kAcross; // of this block
-        if (chunk * kMarkedDepth < k_end && mine > 0) {
-            uint8_t *const target =
-                planes.marks + (batch * planes.chunks() + k0 / kMarkedDepth + chunk) * planes.mark_ld() + x0 + x;
-            *reinterpret_cast<uint32_t *>(target) = (marks[0] >> chunk & 1) | (marks[1] >> chunk & 1) << 8 |
-                                                    (marks[2] >> chunk & 1) << 16 | (marks[3] >> chunk & 1) << 24;
-        }
-    }
-
     // split and store
     if (mine <= 0)
         return;
+    const float4 factor = smem_factors[x / 4];
     uint16_t *target = planes.data + batch * source.matrix_step + (k0 + k_first) * source.ld + x0 + x;
     const int64_t down = kStep * source.ld;
 #pragma unroll
     for (int i = 0; i < Held; ++i, target += down)
-        if (k_first + i * kStep < k_end) {
-            const int chunk = (k_first + i * kStep) / kMarkedDepth;
-            const auto low = [&](uint32_t of) { return of >> chunk & 1 ? kScaledLow : 1.0f; };
-            store_quad<scheme>(held[i], factor, {low(marks[0]), low(marks[1]), low(marks[2]), low(marks[3])}, target,
-                               source.plane);
-        }
+        if (k_first + i * kStep < k_end)
+            store_quad<scheme>(held[i], factor, target, source.plane);
 }
 
 // ---- launches ------------------------------------------------------------------------------------------------------
@@ -550,8 +491,6 @@ void share_columns(Source *source, const Shape &shape, bool measured, int64_t co
         source->pieces = 1 << bits;
     }
     source->piece_depth = static_cast<int>((depth + source->pieces - 1) / source->pieces);
-    if (source->planes.marks) // which are a block's own
-        source->piece_depth = (source->piece_depth + kMarkedDepth - 1) / kMarkedDepth * kMarkedDepth;
     cover(source, kPackedX, source->pieces);
 }
 

@@ -28,13 +28,8 @@ double plane_bytes(int64_t rows, int64_t columns, int64_t k) {
 }
 
 template <class Tile>
-bool marked(const Problem &problem) {
-    return Tile::kMarked && has_plain_lows(Tile::kScheme, problem.k);
-}
-
-template <class Tile>
 size_t packed_bytes(const Problem &problem, const Panel &panel) {
-    return PackedProduct::of(part_of(problem, panel, 0, 0, 0), Tile::kScheme, marked<Tile>(problem), nullptr).bytes;
+    return PackedProduct::of(part_of(problem, panel, 0, 0, 0), Tile::kScheme, nullptr).bytes;
 }
 
 // How C is cut where not all planes fit: the planes of one operand's panel stay while those of the other's follow each
@@ -162,8 +157,7 @@ Status multiply_panels(const Problem &problem, const Cut &parts, const Launch &l
     const Panel &panel = parts.panel;
     const auto multiply_part = [&](int64_t batch, int64_t row, int64_t column) {
         const Problem part = part_of(problem, panel, batch, row, column);
-        const PackedProduct packed =
-            PackedProduct::of(part, Tile::kScheme, marked<Tile>(problem), launch_on.workspace, !parts.keeps_a);
+        const PackedProduct packed = PackedProduct::of(part, Tile::kScheme, launch_on.workspace, !parts.keeps_a);
         PackedProduct missing = packed; // planes that are not there yet
         if (parts.keeps_a && column > 0)
             missing.a.rows = 0;

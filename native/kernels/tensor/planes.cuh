@@ -2,7 +2,7 @@
 // k or across it as the matrix was. The packing kernels write them, the multiplying kernels read them; both learn here
 // where.
 //
-//     op(A), m x k     row i     f16x2:  a = 2^exponent(i) * (hi + 2^-11 lo), the row's maximum near 2^14; or hi + lo
+//     op(A), m x k     row i     f16x2:  a = 2^exponent(i) * (hi + 2^-11 lo), the row's maximum near 2^14
 //     op(B), k x n     column j  bf16x3: b = b0 + b1 + b2, no exponents, all of fp32's range
 //                                f16x1:  hi alone, which is as exact as TF32
 //
@@ -34,13 +34,6 @@ PYBLAS_HOST_DEVICE constexpr int plane_count(Scheme scheme) {
 
 constexpr int kLowPlaneBits = 11; // f16x2: the low plane counts 2^-11
 
-// Or 1, in each 64 of k of a row whose elements, beside the row's power, are zeros or from 2^kLeastPlainExponent on.
-// Then all products of planes are one sum, and nothing has to be scaled. A byte marks where it counts 2^-11.
-constexpr int kLeastPlainExponent = -6, kMarkedDepth = 64;
-constexpr bool has_plain_lows(Scheme scheme, int64_t k) {
-    return scheme == Scheme::f16x2 && k > 512 && k <= 32768;
-}
-
 // A row's exponent is even and lies between these, so that half of it, and half the sum of two, are exponents of
 // normal floats. For an unfit row it is kUnfitRow instead.
 constexpr int kLeastPlaneExponent = -126, kMostPlaneExponent = 114;
@@ -57,7 +50,6 @@ struct Planes {
     uint16_t *data;     // [batch][plane][row][ld], or, across, [batch][plane][k][ld]; hi, lo, or b0, b1, b2
     int32_t *exponents; // [batch][row]; bf16x3: 0 or kUnfitRow
     Extent *extents;    // [slice][batch][row], of packing alone
-    uint8_t *marks;     // [batch][64 of k][mark_ld()]; none where the low plane always counts 2^-11
     int64_t rows, depth;
     int64_t batch; // 1 also where all products share the matrix
     int32_t count; // planes
@@ -69,8 +61,6 @@ struct Planes {
         return (line + unit - 1) / unit * unit;
     }
     PYBLAS_HOST_DEVICE int64_t plane() const { return (across ? depth : rows) * ld(); }
-    PYBLAS_HOST_DEVICE int64_t mark_ld() const { return (rows + 3) / 4 * 4; }
-    PYBLAS_HOST_DEVICE int64_t chunks() const { return (depth + kMarkedDepth - 1) / kMarkedDepth; }
     PYBLAS_HOST_DEVICE int64_t matrix() const { return count * plane(); }
     PYBLAS_HOST_DEVICE int64_t shared_batch(int64_t index) const { return batch == 1 ? 0 : index; }
     // Of k, whose extents are found side by side: enough to keep a GPU busy, with 64 of k at least in each.
@@ -88,7 +78,7 @@ struct PackedProduct {
     size_t bytes;
 
     // What comes first stays where it is, whatever the size of the other.
-    static PackedProduct of(const Problem &problem, Scheme scheme, bool marked, void *workspace, bool b_first = false) {
+    static PackedProduct of(const Problem &problem, Scheme scheme, void *workspace, bool b_first = false) {
         char *const base = static_cast<char *>(workspace);
         size_t bytes = 0;
         const auto take = [&](int64_t count, size_t size) {
@@ -99,15 +89,12 @@ struct PackedProduct {
         const auto operand = [&](const Operand &source, int64_t rows, bool contiguous_k) {
             const bool one = problem.batch == 1 || (!source.array && source.stride == 0);
             Planes planes = {
-                nullptr,      nullptr, nullptr, nullptr, rows, problem.k, one ? 1 : problem.batch, plane_count(scheme),
+                nullptr,      nullptr, nullptr, rows, problem.k, one ? 1 : problem.batch, plane_count(scheme),
                 !contiguous_k};
             const int64_t all = planes.batch * rows;
             planes.exponents = reinterpret_cast<int32_t *>(take(all, sizeof(int32_t)));
             if (!contiguous_k)
                 planes.extents = reinterpret_cast<Extent *>(take(all * planes.slices(), sizeof(Extent)));
-            if (marked)
-                planes.marks = reinterpret_cast<uint8_t *>(
-                    take(planes.batch * planes.chunks() * planes.mark_ld(), sizeof(uint8_t)));
             planes.data = reinterpret_cast<uint16_t *>(take(planes.batch * planes.matrix(), sizeof(uint16_t)));
             return planes;
         };

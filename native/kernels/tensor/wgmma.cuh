@@ -2,10 +2,7 @@
 //
 //     one warp           slots, each a plane's 64 of k           warpgroups
 //     copies boxes --->  | lo A, lo B | hi A, hi B | ... |  ---> lo*hi + hi*lo, then hi*hi, in the tensor cores;
-//     others bring marks                                         every 64 of k their sums are added in FP32 registers
-//
-// Between lo and hi the sums are scaled, which takes as long as adding them, and the tensor cores wait for both. So
-// where no row or column of 64 of k is marked as in need of a scale (planes.cuh), all products are one sum.
+//                                                                every 64 of k their sums are added in FP32 registers
 //
 // Where tiles are few and k is deep, blocks share a tile's k, and the one that ends last adds their sums in order. When
 // all tiles of a block are stored, results that unfit rows enter are computed by unfit.cuh.
@@ -95,14 +92,8 @@ struct PlaneTile {
     // Where tiles are few, parts of k are multiplied side by side. Their sums take as long as so many chunks.
     static constexpr bool kSplits = kPieces == 1 && kSums % 16 == 0 && (kHalvesDepth || BM > 64);
     static constexpr int kSumChunks = 3, kPartChunks = 1;
-    // Marks of a stage (planes.cuh), of rows and then columns, and for each group whether there are any. Warps bring
-    // them by turns, as a round trip to the L2 can take longer than a stage; with more of them than stages, one could
-    // be so far ahead that the slot it waits for seems empty.
-    static constexpr bool kMarked = kScheme == Scheme::f16x2 && kAccumulators == 1;
-    static constexpr int kMarkBytes = kMarked ? BM + BN + 16 : 0, kMarkWarps = kStages < 3 ? kStages : 3;
     static constexpr int kExchangeBytes = kHalvesDepth ? 128 * kPieces * kSums * 4 : 0;
-    static constexpr int kSharedBytes =
-        kSwizzleAtomBytes + kSlots * (kSlotBytes + 16) + kPowersBytes + kExchangeBytes + kStages * kMarkBytes;
+    static constexpr int kSharedBytes = kSwizzleAtomBytes + kSlots * (kSlotBytes + 16) + kPowersBytes + kExchangeBytes;
     static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32, kConsumerRegisters = kGroups == 2 ? 240 : 160;
 
     static_assert(BM % kPieceM == 0 && kGroupN % kPieceN == 0, "pieces tile the block");
@@ -142,34 +133,6 @@ constexpr int kPairBarrier = 4; // between groups; 0 is the block's, from 1 on o
 __device__ __forceinline__ float half_power(int exponent) {
     return exponent == kUnfitRow ? 0.0f : __int_as_float((exponent / 2 + 127) << 23);
 }
-
-// Where rows or columns are marked, what a thread's sums of one piece are multiplied with: after hi lo, so that what
-// follows counts like it, and after lo hi.
-template <class Tile>
-struct MarkedWeights {
-    const uint16_t *rows; // pairs of them, 8 apart
-    bool columns[2];      // 8 apart
-
-    __device__ __forceinline__ MarkedWeights(const char *marks, int own_column, int piece, int thread) {
-        const int row = piece % Tile::kPiecesM * Tile::kPieceM + thread % 4 * 2;
-        const char *const column =
-            marks + Tile::BM + own_column + piece / Tile::kPiecesM * Tile::kPieceN + fragment_row(thread, 0);
-        rows = reinterpret_cast<const uint16_t *>(marks + row);
-        columns[0] = column[0] != 0, columns[1] = column[8] != 0;
-    }
-    __device__ __forceinline__ void scale(float (&sums)[Tile::kSums], bool first) const {
-        constexpr float kDown = Tile::Plan::kWeight, kUp = 1 / kDown;
-#pragma unroll
-        for (int i = 0; i < Tile::kSums; i += 4) {
-            const uint32_t two = rows[i];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const bool row = (two >> 8 * (j % 2) & 0xff) != 0, column = columns[j / 2];
-                sums[i + j] *= !first ? (row ? kDown : 1.0f) : row == column ? 1.0f : column ? kDown : kUp;
-            }
-        }
-    }
-};
 
 // Leaves the sums of a part of a tile's k. The block that finds all others there has their total, in the order of k,
 // and true; nobody waits.
@@ -217,12 +180,6 @@ __device__ __forceinline__ void copy_plane(char *target, const CUtensorMap *map,
     }
 }
 #endif
-
-// Four rows' marks, from a row on of which so many are left.
-__device__ __forceinline__ uint32_t four_marks(const uint8_t *marks, int left) {
-    const uint32_t four = left > 0 ? *reinterpret_cast<const uint32_t *>(marks) : 0;
-    return left < 4 ? four & ((1u << 8 * max(left, 0)) - 1) : four;
-}
 
 // What tiles of this block leave out. A call, so that the kernels need not hold it in their registers.
 template <bool AcrossA, bool AcrossB>
@@ -272,14 +229,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     uint64_t *const empty = full + Tile::kSlots;
     float *powers = reinterpret_cast<float *>(empty + Tile::kSlots);
     float2 *const exchange = reinterpret_cast<float2 *>(powers + Tile::kPowersBytes / 4);
-    char *const marks = reinterpret_cast<char *>(exchange) + Tile::kExchangeBytes;
-    const bool marked = Tile::kMarked && packed.a.marks;
     powers += group * Tile::kPowerTurns * Tile::kPowers;
     if (threadIdx.x == 0) {
         ptx::prefetch_tensor_map(&map_a);
         ptx::prefetch_tensor_map(&map_b);
         for (int slot = 0; slot < Tile::kSlots; ++slot) {
-            ptx::init_barrier(full + slot, marked && slot % kPlanes == 0 ? 2 : 1);
+            ptx::init_barrier(full + slot, 1);
             ptx::init_barrier(empty + slot, Tile::kReaders * 4);
         }
         ptx::publish_barriers();
@@ -302,58 +257,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     if (group == Tile::kGroups) {
         // load
         ptx::give_registers_back<Tile::kProducerRegisters>();
-        if constexpr (Tile::kMarked)
-            if (marked && thread >= 32 && thread < 32 + 32 * Tile::kMarkWarps) {
-                int stage = 0, chunk = thread / 32 - 1;
-                uint32_t parity = 1;
-                const auto advance = [&](int stages) {
-                    for (stage += stages; stage >= Tile::kStages; stage -= Tile::kStages)
-                        parity ^= 1;
-                };
-                advance(chunk);
-                for (int number = static_cast<int>(blockIdx.x); number < grid.units();
-                     number += static_cast<int>(gridDim.x)) {
-                    const PlaneGrid::Place place = grid.place(number);
-                    const int row = place.row * Tile::BM + 4 * lane, column = place.column * Tile::BN + 4 * lane;
-                    const int first = first_chunk(place), chunks = chunks_of(place);
-                    const int ld_a = static_cast<int>(packed.a.mark_ld()), ld_b = static_cast<int>(packed.b.mark_ld());
-                    const uint8_t *const marks_a =
-                        packed.a.marks + (packed.a.shared_batch(place.batch) * all_chunks + first) * ld_a + row;
-                    const uint8_t *const marks_b =
-                        packed.b.marks + (packed.b.shared_batch(place.batch) * all_chunks + first) * ld_b + column;
-                    for (; chunk < chunks; chunk += Tile::kMarkWarps) {
-                        const uint8_t *const of_rows = marks_a + int64_t{chunk} * ld_a;
-                        const uint8_t *const of_columns = marks_b + int64_t{chunk} * ld_b;
-                        constexpr int kColumns = Tile::kGroupN / 4; // four for each lane
-                        const int rows_left = 4 * lane < Tile::BM ? static_cast<int>(problem.m) - row : 0;
-                        const uint32_t rows = four_marks(of_rows, rows_left);
-                        uint32_t columns[Tile::kGroups];
-#pragma unroll
-                        for (int of = 0; of < Tile::kGroups; ++of) {
-                            const int left = static_cast<int>(problem.n) - column - of * Tile::kGroupN;
-                            columns[of] = four_marks(of_columns + of * Tile::kGroupN, lane < kColumns ? left : 0);
-                        }
-                        uint32_t *const target = reinterpret_cast<uint32_t *>(marks + stage * Tile::kMarkBytes);
-                        ptx::wait(empty + stage * kPlanes, parity);
-                        if (4 * lane < Tile::BM)
-                            target[lane] = rows;
-#pragma unroll
-                        for (int of = 0; of < Tile::kGroups; ++of) {
-                            if (lane < kColumns)
-                                target[Tile::BM / 4 + of * kColumns + lane] = columns[of];
-                            const bool any = __any_sync(0xffffffff, (rows | columns[of]) != 0);
-                            if (lane == 0)
-                                target[(Tile::BM + Tile::BN) / 4 + of] = any;
-                        }
-                        __syncwarp();
-                        if (lane == 0)
-                            ptx::arrive(full + stage * kPlanes);
-                        advance(Tile::kMarkWarps);
-                    }
-                    chunk -= chunks;
-                }
-                return;
-            }
         if (threadIdx.x != Tile::kGroups * 128)
             return;
         constexpr int kComing = ((AcrossA ? Tile::kBlocksM : Tile::BM) + Tile::BN) * kSwizzledRowBytes;
@@ -421,11 +324,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                 for (int plane = kPlanes - 1; plane >= 0; --plane)
                     ptx::wait(full + stage * kPlanes + plane, parity);
                 const uint64_t stage_step = descriptor_step(stage * kPlanes * Tile::kSlotBytes);
-                // Some products of planes; onto what is there, or not.
-                const auto products = [&](int piece, int from, int to, float (&sums)[Tile::kSums], bool onto) {
+                const auto multiply = [&](int piece, int phase, float (&sums)[Tile::kSums], bool onto) {
                     const int piece_m = piece % Tile::kPiecesM, piece_n = piece / Tile::kPiecesM;
 #pragma unroll
-                    for (int product = from; product < to; ++product)
+                    for (int product = Plan::first(phase); product < Plan::end(phase); ++product)
 #pragma unroll
                         for (int k = 0; k < kPlaneDepth; k += 16)
                             ptx::multiply<kNumber, AcrossB, AcrossA>(
@@ -438,11 +340,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                                     descriptor_step(Plan::plane_a(product) * Tile::kSlotBytes +
                                                     piece_m * Tile::kPieceM * kSwizzledRowBytes +
                                                     depth_step(AcrossA, k)),
-                                onto || product > from || k > 0);
+                                onto || product > Plan::first(phase) || k > 0);
                     ptx::commit_multiplies();
-                };
-                const auto multiply = [&](int piece, int phase, float (&sums)[Tile::kSums], bool onto) {
-                    products(piece, Plan::first(phase), Plan::end(phase), sums, onto);
                 };
                 const auto release = [&](int piece, int phase) {
                     if (piece == Tile::kPieces - 1 && lane == 0) {
@@ -452,79 +351,34 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                                 ptx::arrive(empty + stage * kPlanes + plane);
                     }
                 };
-                // At once (nothing is waited for): the compiler would move all sums to a place where it adds those of
-                // both branches.
-                const auto add = [&](int piece) {
 #pragma unroll
-                    for (int i = 0; i < Tile::kSums; ++i)
-                        total[piece][i] += acc[0][i];
-                    ptx::wait_multiplies<0>(total[piece]);
-                };
-                // As the compiler is to know, the same for all lanes.
-                const char *const own_marks = marks + stage * Tile::kMarkBytes;
-                bool plain = false;
-                if constexpr (Tile::kMarked) {
-                    const int *const any = reinterpret_cast<const int *>(own_marks + Tile::BM + Tile::BN) + group;
-                    plain = marked && __shfl_sync(0xffffffff, lane == 0 ? *any : 0, 0) == 0;
-                }
-                if (Tile::kMarked && plain) {
+                for (int piece = 0; piece < Tile::kPieces; ++piece) {
+                    ptx::fence_accumulators(acc[0]);
+                    multiply(piece, 0, acc[0], false);
+                    if constexpr (Plan::kPhases == 2 && Tile::kAccumulators == 2) {
+                        multiply(piece, 1, acc[1], false);
+                        ptx::wait_multiplies<1>(acc[0]);
+                        release(piece, 0);
+                        ptx::wait_multiplies<0>(acc[1]);
+                        release(piece, 1);
 #pragma unroll
-                    for (int piece = 0; piece < Tile::kPieces; ++piece) {
-                        ptx::fence_accumulators(acc[0]);
-                        products(piece, 0, Plan::end(Plan::kPhases - 1), acc[0], false);
+                        for (int i = 0; i < Tile::kSums; ++i)
+                            total[piece][i] += fmaf(acc[0][i], Plan::kWeight, acc[1][i]);
+                    } else {
                         ptx::wait_multiplies<0>(acc[0]);
                         release(piece, 0);
-                        release(piece, Plan::kPhases - 1);
-                        add(piece);
-                    }
-                } else {
-#pragma unroll
-                    for (int piece = 0; piece < Tile::kPieces; ++piece) {
-                        if constexpr (Plan::kPhases == 2 && Tile::kAccumulators == 2) {
-                            ptx::fence_accumulators(acc[0]);
-                            multiply(piece, 0, acc[0], false);
-                            multiply(piece, 1, acc[1], false);
-                            ptx::wait_multiplies<1>(acc[0]);
-                            release(piece, 0);
-                            ptx::wait_multiplies<0>(acc[1]);
-                            release(piece, 1);
+                        if constexpr (Plan::kPhases == 2) {
 #pragma unroll
                             for (int i = 0; i < Tile::kSums; ++i)
-                                total[piece][i] += fmaf(acc[0][i], Plan::kWeight, acc[1][i]);
-                        } else if constexpr (Plan::kPhases == 2) {
-                            if (marked) { // each product with lo times the weight of its row or column
-                                const MarkedWeights<Tile> weights(own_marks, own_column, piece, thread);
-                                ptx::fence_accumulators(acc[0]);
-                                products(piece, 0, 1, acc[0], false);
-                                ptx::wait_multiplies<0>(acc[0]);
-                                weights.scale(acc[0], true);
-                                ptx::fence_accumulators(acc[0]);
-                                products(piece, 1, 2, acc[0], true);
-                                ptx::wait_multiplies<0>(acc[0]);
-                                release(piece, 0);
-                                weights.scale(acc[0], false);
-                                __syncwarp(); // marks have been read before one lane releases them
-                            } else {
-                                ptx::fence_accumulators(acc[0]);
-                                multiply(piece, 0, acc[0], false);
-                                ptx::wait_multiplies<0>(acc[0]);
-                                release(piece, 0);
-#pragma unroll
-                                for (int i = 0; i < Tile::kSums; ++i)
-                                    acc[0][i] *= Plan::kWeight;
-                            }
+                                acc[0][i] *= Plan::kWeight;
                             ptx::fence_accumulators(acc[0]);
                             multiply(piece, 1, acc[0], true);
                             ptx::wait_multiplies<0>(acc[0]);
                             release(piece, 1);
-                            add(piece);
-                        } else {
-                            ptx::fence_accumulators(acc[0]);
-                            multiply(piece, 0, acc[0], false);
-                            ptx::wait_multiplies<0>(acc[0]);
-                            release(piece, 0);
-                            add(piece);
                         }
+#pragma unroll
+                        for (int i = 0; i < Tile::kSums; ++i)
+                            total[piece][i] += acc[0][i];
                     }
                 }
                 // advance

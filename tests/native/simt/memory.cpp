@@ -166,8 +166,6 @@ void check_region(Region &region, uintptr_t address, size_t bytes, bool write, c
         raise_at(FaultKind::access, touched, address, write ? "write to an input" : "read of what must not be read");
     if (region.words.empty())
         return;
-    if (bytes == 1)
-        return touch(region.single[address], write, region.content == Content::initialised, touched, address);
     for (uintptr_t at = address & ~uintptr_t{3}; at < address + bytes; at += 4)
         touch(region.words[at / 4 - region.begin / 4], write, region.content == Content::initialised, touched, at);
 }

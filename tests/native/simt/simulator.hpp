@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace pyblas::simulator {
@@ -83,8 +82,7 @@ struct Region {
     const Access access;
     const Content content;
     const char *const name;
-    std::vector<Word> words;                    // where a kernel may write, unless the region is huge
-    std::unordered_map<uintptr_t, Word> single; // bytes that are accessed one by one, each by itself
+    std::vector<Word> words; // where a kernel may write, unless the region is huge
 };
 
 } // namespace pyblas::simulator

@@ -176,27 +176,19 @@ int32_t model_exponent(Scheme scheme, const std::vector<float> &row) {
 
 struct Split {
     double planes[3];
-    double low_weight;                  // f16x2
     double value(Scheme scheme) const { // without the row's exponent
-        return scheme != Scheme::bf16x3 ? planes[0] + planes[1] * low_weight : planes[0] + planes[1] + planes[2];
+        return scheme != Scheme::bf16x3 ? planes[0] + std::ldexp(planes[1], -kLowPlaneBits)
+                                        : planes[0] + planes[1] + planes[2];
     }
 };
 
-bool model_mark(const std::vector<float> &row, size_t chunk, int32_t exponent) {
-    for (size_t k = chunk * kMarkedDepth; k < std::min(row.size(), (chunk + 1) * kMarkedDepth); ++k)
-        if (row[k] != 0 && std::fabs(std::ldexp(double(row[k]), -exponent)) < std::ldexp(1.0, kLeastPlainExponent))
-            return true;
-    return false;
-}
-
-Split model_split(Scheme scheme, float value, int32_t exponent, bool plain) {
+Split model_split(Scheme scheme, float value, int32_t exponent) {
     Split split = {};
-    split.low_weight = plain ? 1 : std::ldexp(1.0, -kLowPlaneBits);
     if (scheme != Scheme::bf16x3) {
         const double scaled = std::ldexp(double(value), -exponent);
         split.planes[0] = rounded(scaled, 11, -24);
         if (scheme == Scheme::f16x2)
-            split.planes[1] = rounded((scaled - split.planes[0]) / split.low_weight, 11, -24);
+            split.planes[1] = rounded(std::ldexp(scaled - split.planes[0], kLowPlaneBits), 11, -24);
     } else {
         split.planes[0] = truncated(value, 8, -133);
         split.planes[1] = rounded(value - split.planes[0], 8, -133);
@@ -230,20 +222,8 @@ bool check_planes(const Case &test, Scheme scheme, const char *name, const Plane
         if (exponent == kUnfitRow)
             continue;
         const auto batch = static_cast<int64_t>(row) / planes.rows, inside = static_cast<int64_t>(row) % planes.rows;
-        bool plain = false;
         for (size_t k = 0; k < rows[row].size(); ++k) {
-            if (planes.marks && k % kMarkedDepth == 0) {
-                const size_t chunk = k / kMarkedDepth;
-                const bool mark = model_mark(rows[row], chunk, exponent);
-                plain = !mark;
-                const uint8_t got =
-                    planes.marks[(batch * planes.chunks() + static_cast<int64_t>(chunk)) * planes.mark_ld() + inside];
-                if (got != static_cast<uint8_t>(mark)) {
-                    std::snprintf(text, sizeof text, "%s(%zu, from %zu) has mark %d", name, row, k, got);
-                    return report(test, scheme, text);
-                }
-            }
-            const Split split = model_split(scheme, rows[row][k], exponent, plain);
+            const Split split = model_split(scheme, rows[row][k], exponent);
             for (int plane = 0; plane < planes.count; ++plane) {
                 const auto along = static_cast<int64_t>(k);
                 const uint16_t got =
@@ -327,11 +307,10 @@ bool check(const Case &test, Scheme scheme) {
     problem.alpha.device = &test.alpha;
     problem.beta.value = test.beta;
 
-    const bool marked = has_plain_lows(scheme, test.k) && (test.apart || test.batch_invariant);
-    const PackedProduct sizes = PackedProduct::of(problem, scheme, marked, nullptr);
+    const PackedProduct sizes = PackedProduct::of(problem, scheme, nullptr);
     std::vector<double> workspace(sizes.bytes / sizeof(double) + 64);
     auto *const start = reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(workspace.data()) + 255) / 256 * 256);
-    const PackedProduct packed = PackedProduct::of(problem, scheme, marked, start);
+    const PackedProduct packed = PackedProduct::of(problem, scheme, start);
     {
         const auto bytes = [](const std::vector<float> &memory) { return memory.size() * sizeof(float); };
         const Region of_a(a.memory.data(), bytes(a.memory), Access::read, "A");
@@ -404,8 +383,8 @@ bool check(const Case &test, Scheme scheme) {
                         continue;
                     const Split &x = held_a[ra][l], &y = held_b[rb][l];
                     if (scheme != Scheme::bf16x3)
-                        product += x.planes[0] * y.planes[0] + x.planes[0] * y.planes[1] * y.low_weight +
-                                   x.planes[1] * y.planes[0] * x.low_weight;
+                        product += x.planes[0] * y.planes[0] +
+                                   std::ldexp(x.planes[0] * y.planes[1] + x.planes[1] * y.planes[0], -kLowPlaneBits);
                     else
                         product += x.planes[0] * y.planes[0] + x.planes[0] * y.planes[1] + x.planes[1] * y.planes[0] +
                                    x.planes[1] * y.planes[1] + x.planes[0] * y.planes[2] + x.planes[2] * y.planes[0];
@@ -431,7 +410,7 @@ bool check(const Case &test, Scheme scheme) {
                     const double share = scheme == Scheme::f16x1    ? 16388
                                          : scheme == Scheme::bf16x3 ? 8
                                          : test.k < 128             ? 8
-                                                                    : 3 * k / 8 + (marked ? 64 : 0);
+                                                                    : 3 * k / 8;
                     product = std::ldexp(product, ea + eb);
                     if (std::fabs(product - exact) > share * u * absolute * (1 + 1e-9) + std::ldexp(1.0, -149) * k)
                         return report(test, scheme, "planes lose more than their share of the bound");
@@ -450,7 +429,7 @@ uint64_t checksum(const std::vector<uint16_t> &words) {
 }
 
 // Packs rows of A, along k and across, and tells exponents and checksums as the record does.
-std::vector<std::string> packed_lines(Scheme scheme, bool plain, int span, int64_t k, int64_t rows, Op transa) {
+std::vector<std::string> packed_lines(Scheme scheme, int span, int64_t k, int64_t rows, Op transa) {
     constexpr int kSpans[][2] = {{4, 0}, {12, 40}, {20, -120}, {30, 100}};
     Matrices a(transa == Op::N ? rows : k, transa == Op::N ? k : rows, 1, 0, 1, false, false);
     Matrices b(k, 1, 0, 0, 1, false, false);
@@ -470,11 +449,10 @@ std::vector<std::string> packed_lines(Scheme scheme, bool plain, int span, int64
     problem.a = {a.first, nullptr, a.ld, 0};
     problem.b = {b.first, nullptr, b.ld, 0};
     problem.alpha.value = 1.0f;
-    const bool marked = plain && has_plain_lows(scheme, k);
-    const PackedProduct sizes = PackedProduct::of(problem, scheme, marked, nullptr);
+    const PackedProduct sizes = PackedProduct::of(problem, scheme, nullptr);
     std::vector<double> workspace(sizes.bytes / sizeof(double) + 64);
     auto *const start = reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(workspace.data()) + 255) / 256 * 256);
-    const PackedProduct packed = PackedProduct::of(problem, scheme, marked, start);
+    const PackedProduct packed = PackedProduct::of(problem, scheme, start);
     const Region of_a(a.memory.data(), a.memory.size() * sizeof(float), Access::read, "A");
     const Region of_b(b.memory.data(), b.memory.size() * sizeof(float), Access::read, "B");
     const Region of_workspace(start, sizes.bytes, Access::read_write, "the workspace", simulator::Content::undefined);
@@ -489,8 +467,8 @@ std::vector<std::string> packed_lines(Scheme scheme, bool plain, int span, int64
     std::vector<std::string> lines;
     const Planes &planes = packed.a;
     for (int64_t row = 0; row < rows; ++row) {
-        std::string text = std::string(kSchemeNames[static_cast<int>(scheme)]) + (plain ? "_plain " : " ") +
-                           std::to_string(span) + " " + std::to_string(k) + " " + std::to_string(row) + " ";
+        std::string text = std::string(kSchemeNames[static_cast<int>(scheme)]) + " " + std::to_string(span) + " " +
+                           std::to_string(k) + " " + std::to_string(row) + " ";
         if (planes.exponents[row] == kUnfitRow) {
             lines.push_back(text + "unfit");
             continue;
@@ -519,12 +497,10 @@ int check_record(const char *path) {
     constexpr int kSpans = 4;
     for (const Op transa : {Op::T, Op::N}) {
         std::vector<std::string> lines;
-        const std::pair<Scheme, bool> schemes[] = {
-            {Scheme::f16x2, false}, {Scheme::bf16x3, false}, {Scheme::f16x1, false}, {Scheme::f16x2, true}};
-        for (const auto &[scheme, plain] : schemes)
+        for (const Scheme scheme : {Scheme::f16x2, Scheme::bf16x3, Scheme::f16x1})
             for (int span = 0; span < kSpans; ++span)
                 for (const int64_t k : {40, 130, 600})
-                    for (const std::string &line : packed_lines(scheme, plain, span, k, kRows, transa))
+                    for (const std::string &line : packed_lines(scheme, span, k, kRows, transa))
                         lines.push_back(line);
         for (size_t i = 0; i < std::max(lines.size(), recorded.size()); ++i) {
             const std::string got = i < lines.size() ? lines[i] : "nothing",

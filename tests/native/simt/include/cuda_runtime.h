@@ -216,14 +216,6 @@ T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, const c
     return pyblas::simulator::shuffle(mask, value, source >= (lane & -width) ? source : lane, file, line);
 }
 
-inline int __any_sync(unsigned mask, int fact, const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
-    int any = 0;
-    for (int source = 0; source < 32; ++source)
-        if (mask >> source & 1)
-            any |= pyblas::simulator::shuffle(mask, fact != 0, source, file, line);
-    return any;
-}
-
 // ---- what host code calls ------------------------------------------------------------------------------------------
 
 template <class... Parameters, class... Arguments>
