@@ -41,7 +41,7 @@ MODES = [
     ("`fp32` with `batch_invariant`", "-invariant"),
 ]
 
-RESTED, LOADED = "the GPU rests before groups of more than 8 ms", "each product ran for 0.7 s before it was timed"
+LOADED = "; each product ran for 0.7 s before it was timed"
 PEAK_TFLOPS = {"NVIDIA H200": 65.5}  # measured
 
 Row = dict[str, str]
@@ -67,16 +67,19 @@ def table(rows: list[Row]) -> list[str]:
     return lines
 
 
-def card(row: Row) -> str:
+def card(rows: list[Row]) -> str:
+    row = rows[0]
     major, minor, patch = (int(row["cublas"]) // unit % 100 for unit in (10000, 100, 1))
-    return f"One {row['gpu']}, driver {row['driver']}, cuBLAS {major}.{minor}.{patch}, commit {row['commit']}, {row['date']}"
+    commits = list(dict.fromkeys(row["commit"] for row in rows))
+    measured = f"commit{'s' * (len(commits) > 1)} {' and '.join(commits)}, {row['date']}"
+    return f"One {row['gpu']}, driver {row['driver']}, cuBLAS {major}.{minor}.{patch}, {measured}"
 
 
-def comparison(rows: list[Row], families: list[str], load: str = RESTED) -> str:
+def comparison(rows: list[Row], families: list[str], load: str = "") -> str:
     """The chosen kernels, a table for each family."""
     chosen = [row for row in rows if row["choice"] == "selected"]
     text = (
-        f"{card(chosen[0])}. Row-major, random input, operands rotated through twice the L2; {load}. Above"
+        f"{card(chosen)}. Row-major, random input, operands rotated through twice the L2{load}. Above"
         " 1, this library is faster. The error is ||C - C64|| / ||C64||."
     )
     lines = [text]
@@ -91,7 +94,7 @@ def modes(gpu: str) -> str:
     parts = []
     for title, name in MODES:
         if (HERE / "results" / f"{gpu}{name}.csv").exists():
-            load = LOADED if name == "-sustained" else RESTED
+            load = LOADED if name == "-sustained" else ""
             parts += [f"## {title}", "", comparison(read(f"{gpu}{name}.csv"), list(TITLES), load), ""]
     return "\n".join(parts).rstrip()
 
@@ -101,7 +104,7 @@ def ladder(rows: list[Row]) -> str:
     forced = [row for row in rows if row["family"] == "ladder" and row["choice"] == "forced"]
     sizes = list(dict.fromkeys(row["m"] for row in forced))
     lines = [
-        f"{card(forced[0])}; squares, row-major.",
+        f"{card(forced)}; squares, row-major.",
         "",
         "| kernel | " + " | ".join(f"{size}: us | TFLOPS | of cublasSgemm" for size in sizes) + " |",
         "|---|" + "---|---|---|" * len(sizes),

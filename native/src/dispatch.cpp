@@ -24,8 +24,8 @@ namespace pyblas {
     X(team_tile)                                                                                                       \
     X(split_k)                                                                                                         \
     X(stream_k)                                                                                                        \
-    X(skinny) X(small_batch) X(wgmma) X(wgmma_skinny) X(wgmma_deep) X(mma_split) X(mma_planes) X(half_tile)            \
-        X(half_wgmma)
+    X(skinny)                                                                                                          \
+    X(small_batch) X(wgmma) X(wgmma_skinny) X(wgmma_deep) X(mma_split) X(mma_planes) X(half_tile) X(half_wgmma)
 #else
 #define PYBLAS_LADDER_FAMILIES(X)
 #define PYBLAS_SHIPPED_FAMILIES(X)
