@@ -20,7 +20,7 @@ from pathlib import Path
 WHEELS = [f"nvidia-{part}==13.0.*" for part in ("cuda-nvcc", "cuda-crt", "nvvm", "cuda-runtime", "cuda-cccl")]
 WHEEL_CUDA = (13, 0)
 OLDEST_CUDA = (12, 0)
-RELEASE = ["75", "80", "86", "89", "90a", "100", "120", "80-ptx"]
+RELEASE = ["75", "80", "86", "90a", "100", "120", "80-ptx"]  # SM 8.9 runs the code of 8.6
 WITHOUT_GPU = ["80", "90a", "80-ptx"]
 
 

@@ -59,8 +59,8 @@ def test_without_a_gpu_the_default_serves_the_most(toolkit):
 
 
 def test_all_is_the_release_list_as_far_as_the_compiler_knows_it(toolkit):
-    assert toolkit.architectures("all", CUDA_13, None) == ["75", "80", "86", "89", "90a", "100", "120", "80-ptx"]
-    assert toolkit.architectures("all", CUDA_12_0, None) == ["75", "80", "86", "89", "90a", "80-ptx"]
+    assert toolkit.architectures("all", CUDA_13, None) == ["75", "80", "86", "90a", "100", "120", "80-ptx"]
+    assert toolkit.architectures("all", CUDA_12_0, None) == ["75", "80", "86", "90a", "80-ptx"]
 
 
 @pytest.mark.parametrize(

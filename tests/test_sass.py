@@ -37,7 +37,6 @@ IN_A_TURN = {
     ("100", r"\dmma_splitE"): 5,
     ("80", r"\dmma_planesI"): 4,
     ("86", r"\dmma_planesI"): 4,
-    ("89", r"\dmma_planesI"): 4,
     ("90a", r"\dmma_planesILb0ELb1E"): 6,
     ("120", r"\dmma_planesI"): 3,
     ("120", r"\dwmma_tf32E"): 1,
