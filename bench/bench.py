@@ -32,10 +32,8 @@ FIELDS = ["family", "compute", "batch_invariant", "ops", "m", "n", "k", "batch",
 
 SLOW, SLOW_FLOPS = ("naive", "coalesced"), 2e11  # seconds for each launch beyond that
 
-LOADED_SECONDS, LOADED_FLOPS = (
-    0.7,
-    1e11,
-)  # --sustained: launched before the first is timed; smaller products are left out
+# --sustained: a product is launched for so long before the first launch that is timed; smaller ones are left out.
+LOADED_SECONDS, LOADED_FLOPS = 0.7, 1e11
 
 
 def shapes(families: list[str]) -> Iterator[tuple[str, Shape]]:

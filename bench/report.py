@@ -67,12 +67,16 @@ def table(rows: list[Row]) -> list[str]:
     return lines
 
 
+def measured(rows: list[Row]) -> str:
+    """What was measured, and when."""
+    commits = list(dict.fromkeys(row["commit"] for row in rows))
+    return f"commit{'s' * (len(commits) > 1)} {' and '.join(commits)}, {rows[0]['date']}"
+
+
 def card(rows: list[Row]) -> str:
     row = rows[0]
     major, minor, patch = (int(row["cublas"]) // unit % 100 for unit in (10000, 100, 1))
-    commits = list(dict.fromkeys(row["commit"] for row in rows))
-    measured = f"commit{'s' * (len(commits) > 1)} {' and '.join(commits)}, {row['date']}"
-    return f"One {row['gpu']}, driver {row['driver']}, cuBLAS {major}.{minor}.{patch}, {measured}"
+    return f"One {row['gpu']}, driver {row['driver']}, cuBLAS {major}.{minor}.{patch}, {measured(rows)}"
 
 
 def comparison(rows: list[Row], families: list[str], load: str = "") -> str:
@@ -178,11 +182,11 @@ def host_times(rows: list[Row]) -> str:
 
 def programs(rows: list[Row]) -> str:
     """Programs alone and with the preloaded shim, then what a call costs the host."""
-    first, commits = rows[0], " and ".join(dict.fromkeys(row["commit"] for row in rows))
+    first = rows[0]
     major, minor, patch = (int(first["cublas"]) // unit % 100 for unit in (10000, 100, 1))
     text = (
         f"One {first['gpu']}, driver {first['driver']}, cuBLAS {major}.{minor}.{patch}, PyTorch {first['torch']}, CuPy"
-        f" {first['cupy']}, commit {commits}, {first['date']}. The error is ||X - X64|| / ||X64||, of models the"
+        f" {first['cupy']}, {measured(rows)}. The error is ||X - X64|| / ||X64||, of models the"
         " largest among their output and all gradients."
     )
     lines = [
