@@ -66,6 +66,9 @@ def driver_is_started():
     return ask(ctypes.byref(ctypes.c_int())) != not_initialized
 
 
+OF_PLANES = ("wgmma_", "mma_split_", "mma_planes_")  # how names of kernels begin that split numbers for tensor cores
+
+
 def kernel_rows(types="float32"):
     """Name, engine, modes and least architecture of the kernels for matrices of a type; None: of the whole table."""
     rows = []

@@ -178,11 +178,9 @@ OF_PLANES = [
 ]
 
 
-def _of_planes(name):
-    return name.startswith(("wgmma_", "mma_split", "mma_planes"))
-
-
-@pytest.mark.parametrize("row", [pytest.param(row, id=row[0]) for row in engines.kernel_rows() if _of_planes(row[0])])
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=row[0]) for row in engines.kernel_rows() if row[0].startswith(engines.OF_PLANES)]
+)
 def test_what_planes_cannot_hold_is_met_in_a_replay(gpu, gpu_handle, stream, row):
     """A graph that was captured with ordinary values finds by itself, at each replay, what has to be computed otherwise:
     it holds kernels and nothing that the host would do."""

@@ -317,7 +317,7 @@ def test_what_planes_cannot_hold_makes_no_call_wait(gpu, gpu_handle):
     a = problem.a.values
     a[0, 3, 5], a[0, 9, 700] = np.inf, np.nan
     problem.a.words[problem.a.index] = a
-    names = [name for name in GPU_NAMES if name.startswith(("wgmma_", "mma_split", "mma_planes"))]
+    names = [name for name in GPU_NAMES if name.startswith(engines.OF_PLANES)]
     started = {}
 
     def start(name):
@@ -503,7 +503,7 @@ def test_tensor_kernels_do_with_any_workspace(gpu, gpu_handle, product, given):
         else:
             assert lib.pyblasSetWorkspaceLimit(gpu_handle, size) == SUCCESS
         assert call(None) == SUCCESS, message()
-        for name in (name for name in GPU_NAMES if name.startswith(("wgmma_", "mma_split", "mma_planes"))):
+        for name in (name for name in GPU_NAMES if name.startswith(engines.OF_PLANES)):
             if call(name) != SUCCESS:
                 kinds.add("workspace" in message())
         outside = gpu.xp.asnumpy(memory)

@@ -387,7 +387,7 @@ LEAST_DEPTH = 160  # that all of them take
 def _kernels_of_planes(handle, k=LEAST_DEPTH):
     """Each of them in turn that takes the depth, forced on the handle; none where the GPU has none."""
     for name, *_ in engines.kernel_rows():
-        if name.startswith(("wgmma_", "mma_split_", "mma_planes_")):
+        if name.startswith(engines.OF_PLANES):
             engines.set_kernel(handle, name)
             if _takes(handle, 64, 64, k):
                 yield name
