@@ -165,6 +165,7 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.contexts: dict[int | None, Context] = {}
         self.compute: str | None = None
+        self.outer: list[str | None] = []  # modes round those of the compute_mode blocks that this thread is in
         self.device = os.environ.get("PYBLAS_SGEMM_DEVICE") or None
 
 
@@ -372,19 +373,18 @@ class compute_mode:
     def __init__(self, name: str) -> None:
         mode_number(name)
         self.name = name
-        self._before: list[str | None] = []
 
     def __enter__(self) -> Self:
         implicit(None)  # so that a mode nobody has is refused here
         before = thread.compute
         _set_thread_mode(self.name)
-        self._before.append(before)
+        thread.outer.append(before)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _set_thread_mode(self._before.pop())
+        _set_thread_mode(thread.outer.pop())
 
 
 def _set_thread_mode(name: str | None) -> None:

@@ -338,6 +338,28 @@ def test_compute_mode_belongs_to_its_thread():
     assert seen == ["fp32"]
 
 
+def test_one_compute_mode_in_two_threads_at_once():
+    """Its blocks end in the order in which they began: each thread is back where it was."""
+    mode, inside, left, seen = pyblas_sgemm.compute_mode("tf32"), threading.Event(), threading.Event(), []
+
+    def other():
+        with pyblas_sgemm.compute_mode("fp32_pedantic"):
+            with mode:
+                inside.set()
+                left.wait(60)
+            seen.append(current())
+        seen.append(current())
+
+    thread = threading.Thread(target=other)
+    with mode:
+        thread.start()
+        assert inside.wait(60)
+    mine = current()
+    left.set()
+    thread.join()
+    assert (mine, seen) == ("fp32", ["fp32_pedantic", "fp32"])
+
+
 def test_compute_mode_ends_with_an_exception():
     mode = pyblas_sgemm.compute_mode("fp32_pedantic")
     for _ in range(2):
