@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -624,6 +624,9 @@ class Handle:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Handle cannot be copied or pickled, as it stands for memory of this process; make a new one")
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"compute={self.compute!r}, kernel={self.kernel!r}"

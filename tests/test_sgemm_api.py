@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -457,6 +459,13 @@ for what, of in (bits, bits_of), (name, name_of):
 """
     done = python(code, PYBLAS_SGEMM_COMPUTE="fp32_pedantic")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_handle_is_not_copied(again):
+    """A copy would destroy the C handles of the first a second time."""
+    with pyblas_sgemm.Handle() as handle, pytest.raises(TypeError, match="a Handle cannot be copied or pickled"):
+        again(handle)
 
 
 # ---- devices -------------------------------------------------------------------------------------------------------
