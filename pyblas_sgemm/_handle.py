@@ -180,7 +180,7 @@ def implicit(device: int | None) -> Context:
         if thread.compute is not None:
             context.set_mode(MODES[thread.compute])
         thread.contexts[device] = context
-        if device is None and (thread.device is None or parse_device(thread.device) is None):
+        if device is None and (thread.device is None or parse_device(thread.device, _DEVICE_VARIABLE) is None):
             thread.host = context.c
     return context
 
@@ -218,12 +218,13 @@ def destination(
             raise InvalidValueError(f"{function}: device and devices are given; one of them is enough")
         numbers = tuple(_gpu_number(function, one) for one in _as_sequence(function, devices))
         return Destination(numbers[0], numbers)
+    name = "device"
     if device is None:
         # The environment speaks of host arrays for which nobody else does.
         if thread.device is None or set(places) != {None} or (handle is not None and handle.device is not None):
             return None
-        device = thread.device
-    wish = parse_device(device)
+        device, name = thread.device, _DEVICE_VARIABLE
+    wish = parse_device(device, name)
     if wish is None or None not in places:
         return None
     gpus = sorted(place for place in places if place is not None)
@@ -320,9 +321,9 @@ def context_for(function: str, device: object, handle: Handle | None, arrays: in
     """The C handle for a call: on the device of its arrays, if that is what the caller, handle or environment wants."""
     require_handle(function, handle)
     if device is not None:
-        _require_device(function, device, arrays)
+        _require_device(function, "device", device, arrays)
     elif arrays is None and thread.device is not None and (handle is None or handle.device is None):
-        _require_device(function, thread.device, arrays)
+        _require_device(function, _DEVICE_VARIABLE, thread.device, arrays)
     return implicit(arrays) if handle is None else handle.context(arrays)
 
 
@@ -331,21 +332,24 @@ def require_handle(function: str, handle: object) -> None:
         raise TypeError(f"{function}: handle is of type {type(handle).__name__}; a pyblas_sgemm.Handle is needed")
 
 
-def _require_device(function: str, wish: object, arrays: int | None) -> None:
-    number = parse_device(wish)
+def _require_device(function: str, name: str, wish: object, arrays: int | None) -> None:
+    number = parse_device(wish, name)
     if number == "auto":
         return
     if arrays is None:
         if number is not None:
             raise NotSupportedError(
-                f"{function}: device is {wish!r}, but its host arrays are computed on the CPU; sgemm,"
+                f"{function}: {name} is {wish!r}, but its host arrays are computed on the CPU; sgemm,"
                 " gemm_strided_batched and matmul take theirs to a GPU"
             )
     elif number is None or (isinstance(number, int) and number != arrays):
-        raise InvalidValueError(f"{function}: device is {wish!r}, but the arrays are on GPU {arrays}")
+        raise InvalidValueError(f"{function}: {name} is {wish!r}, but the arrays are on GPU {arrays}")
 
 
-def parse_device(device: object) -> int | str | None:
+_DEVICE_VARIABLE = "environment variable PYBLAS_SGEMM_DEVICE"
+
+
+def parse_device(device: object, name: str = "device") -> int | str | None:
     """None for 'cpu', a number for a GPU, 'cuda' for whichever, 'auto' for the sooner of CPU and GPU."""
     if device == "cpu":
         return None
@@ -356,7 +360,7 @@ def parse_device(device: object) -> int | str | None:
         number = int(number)
     if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 1 << 31:
         return number
-    raise InvalidValueError(f"device is {device!r}; accepted are None, 'cpu', 'cuda', 'cuda:N', N and 'auto'")
+    raise InvalidValueError(f"{name} is {device!r}; accepted are None, 'cpu', 'cuda', 'cuda:N', N and 'auto'")
 
 
 class compute_mode:

@@ -121,8 +121,8 @@ def test_rows_under_each_instruction_set(prints, asked):
     assert int(printed) == len(ROWS) * 4 * (24 + 4)
 
 
-def test_an_unknown_instruction_set_is_no_wish(prints):
-    assert prints(COMMON + 'print(info()["instruction_set"])', PYBLAS_SGEMM_CPU="avx9") == expected_set("avx512")
+def test_an_empty_instruction_set_is_no_wish(prints):
+    assert prints(COMMON + 'print(info()["instruction_set"])', PYBLAS_SGEMM_CPU="") == expected_set("avx512")
 
 
 def test_the_check_sees_faults(cpu, cpu_handle):
@@ -351,10 +351,23 @@ print(facts.threads if lib.pyblasCpuInfo(facts) == SUCCESS else None)
     assert printed == "1"
 
 
-@pytest.mark.parametrize("asked, wanted", [("1", 1), ("256", 0), ("0", 0), ("many", 0), ("", 0)])
+@pytest.mark.parametrize("asked, wanted", [("1", 1), ("256", 0), ("9" * 30, 0), ("0", 0), ("", 0)])
 def test_threads_from_the_environment(prints, asked, wanted):
     program = COMMON + "product(600)\nprint(lib.pyblasGetNumThreads())"
     assert int(prints(program, PYBLAS_SGEMM_THREADS=asked)) == (wanted or lib.pyblasGetNumThreads())
+
+
+@pytest.mark.parametrize("variable, wrong", [("THREADS", "many"), ("THREADS", "-1"), ("THREADS", "1e3"), ("CPU", "AVX2")])
+def test_wrong_settings_of_the_engine(prints, variable, wrong):
+    """They do not pass for another setting: 1e3 is not one thread."""
+    program = """
+import engines
+handle = engines.ffi.new("pyblasHandle_t *")
+assert engines.lib.pyblasCreateCpu(handle) == engines.INVALID_VALUE
+print(engines.ffi.string(engines.lib.pyblasGetLastErrorMessage()).decode())
+"""
+    told = prints(program, **{f"PYBLAS_SGEMM_{variable}": wrong})
+    assert told.startswith(f"environment variable PYBLAS_SGEMM_{variable} is '{wrong}', must be ")
 
 
 def test_m8_two_hundred_callers(prints):

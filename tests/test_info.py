@@ -198,10 +198,19 @@ def test_settings_follow_the_environment(prints):
     assert changed["cpu"]["threads"] == 1
 
 
-@pytest.mark.parametrize("name", ["PYBLAS_SGEMM_COMPUTE", "PYBLAS_SGEMM_KERNEL"])
+@pytest.mark.parametrize("name", ["COMPUTE", "KERNEL", "DEVICE", "THREADS", "CPU"])
 def test_a_setting_that_does_not_exist_is_told(prints, name):
-    report = prints("import pyblas_sgemm; print(pyblas_sgemm.info())", **{name: "fast"})
-    assert f"Compute mode: environment variable {name} is 'fast'" in report
+    program = """
+import numpy, pyblas_sgemm
+try:
+    pyblas_sgemm.matmul(numpy.ones((2, 2), "f"), numpy.ones((2, 2), "f"))
+except ValueError as error:
+    print("Product:", error)
+print(pyblas_sgemm.info())
+"""
+    report = prints(program, **{f"PYBLAS_SGEMM_{name}": "fast"})
+    for what in ("Product", "Compute mode"):
+        assert f"{what}: environment variable PYBLAS_SGEMM_{name} is 'fast'" in report
 
 
 def test_settings_follow_the_context():

@@ -592,6 +592,18 @@ Status set_blas_library(const char *path) {
     return name_blas(path);
 }
 
+Status check_environment() {
+    if (threads_of_environment() < 0)
+        return fail(PYBLAS_STATUS_INVALID_VALUE,
+                    "environment variable PYBLAS_SGEMM_THREADS is '%s', must be a number of threads, or 0 for all",
+                    std::getenv("PYBLAS_SGEMM_THREADS"));
+    if (!environment_names_an_isa())
+        return fail(PYBLAS_STATUS_INVALID_VALUE,
+                    "environment variable PYBLAS_SGEMM_CPU is '%s', must be generic, avx2 or avx512",
+                    std::getenv("PYBLAS_SGEMM_CPU"));
+    return kSuccess;
+}
+
 } // namespace pyblas::cpu
 
 namespace pyblas {

@@ -11,6 +11,7 @@ Status info(pyblasCpuInfo_t *out);
 Status set_num_threads(int threads);
 int num_threads();
 Status set_blas_library(const char *path);
+Status check_environment(); // of the engine's own variables
 
 } // namespace pyblas::cpu
 

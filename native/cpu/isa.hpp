@@ -77,4 +77,7 @@ extern const Isa kAvx512, kAvx2, kGeneric;
 // The best set this machine and its operating system support, or the lower one PYBLAS_SGEMM_CPU names.
 const Isa &isa();
 
+// Whether PYBLAS_SGEMM_CPU, if it says anything, names a set of ours.
+bool environment_names_an_isa();
+
 } // namespace pyblas::cpu

@@ -251,14 +251,21 @@ int asked() {
     int limit = the_limit.load(std::memory_order_relaxed);
     if (limit >= 0)
         return limit;
-    const char *text = std::getenv("PYBLAS_SGEMM_THREADS");
-    const long value = text ? std::strtol(text, nullptr, 10) : 0;
-    limit = value > 0 ? int(std::min<long>(value, kMaxThreads)) : 0;
+    limit = std::max(0, threads_of_environment());
     int unread = -1;
     return the_limit.compare_exchange_strong(unread, limit) ? limit : unread;
 }
 
 } // namespace
+
+int threads_of_environment() {
+    const char *text = std::getenv("PYBLAS_SGEMM_THREADS");
+    if (!text || !*text)
+        return 0;
+    char *end = nullptr;
+    const long value = std::strtol(text, &end, 10);
+    return end == text || *end || value < 0 ? -1 : int(std::min<long>(value, kMaxThreads));
+}
 
 void keep_library_mapped() {
     Dl_info self;

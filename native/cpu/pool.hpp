@@ -18,6 +18,9 @@ void keep_library_mapped();
 int thread_limit();
 void set_thread_limit(int threads); // 0: as many as allowed
 
+// What PYBLAS_SGEMM_THREADS asks for; 0 if nothing, or all; -1 if it is no number of threads.
+int threads_of_environment();
+
 using Piece = void (*)(const void *context, int64_t index);
 
 // Runs piece(context, i) for each i in [0, count). seconds is the predicted time of all of it on one thread: work that

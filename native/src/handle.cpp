@@ -185,6 +185,7 @@ Status create_cpu(pyblasContext **out) {
     std::unique_ptr<pyblasContext> handle(new (std::nothrow) pyblasContext);
     if (!handle)
         return fail(PYBLAS_STATUS_ALLOC_FAILED, "out of host memory for a handle of %zu bytes", sizeof(pyblasContext));
+    PYBLAS_TRY(cpu::check_environment());
     handle->device = cpu::device();
     PYBLAS_TRY(apply_environment(handle.get()));
     *out = handle.release();
