@@ -18,7 +18,9 @@ class Info(dict[str, Any]):
     def __str__(self) -> str:
         cpu, build, settings = self["cpu"], self["build"], self["settings"]
         threads = f"{cpu['threads']} thread{'s' if cpu['threads'] != 1 else ''}"
-        blas = f"large products by {cpu['blas']} ({cpu['blas_path']})" if cpu["blas"] else "no BLAS for large products"
+        blas = f"large products by {cpu['blas']}" if cpu["blas"] else "no BLAS for large products"
+        if cpu["blas_path"]:  # without a BLAS, why the one that was named is none
+            blas += f" ({cpu['blas_path']})"
         lines = [
             f"pyblas_sgemm {self['version']}: {self['library']}",
             f"CPU: {cpu['instruction_set']}, {threads}, {blas}",

@@ -213,6 +213,11 @@ print(pyblas_sgemm.info())
         assert f"{what}: environment variable PYBLAS_SGEMM_{name} is 'fast'" in report
 
 
+def test_a_blas_that_cannot_be_loaded_is_told(prints):
+    report = prints("import pyblas_sgemm; print(pyblas_sgemm.info())", PYBLAS_SGEMM_BLAS_LIB="/nowhere/libblas.so")
+    assert "no BLAS for large products (/nowhere/libblas.so: cannot open" in report
+
+
 def test_settings_follow_the_context():
     with pyblas_sgemm.compute_mode("fp32_pedantic"):
         assert pyblas_sgemm.info()["settings"]["compute"] == "fp32_pedantic"
