@@ -188,11 +188,12 @@ def _torch_view(torch: Any, x: Any, name: str, types: tuple[str, ...]) -> View:
     # Reading a tensor that requires gradients is fine, as through detach(): the product is not recorded. Writing into one
     # behind autograd's back is not.
     item = _ITEMS[kind]
-    shape, strides = tuple(x.shape), tuple(step * item for step in x.stride())
+    with _reading(name, x, "memory"):  # nested tensors, and those that a transform of functions is at work on
+        shape, strides, address = tuple(x.shape), tuple(step * item for step in x.stride()), x.data_ptr()
     if x.device.index is not None and torch.Tensor not in short:
         short[torch.Tensor] = short[torch.nn.Parameter] = _ShortTorch(torch)
     blocks = _blocks(shape, strides, item)
-    return View(x, x, "torch", x.data_ptr(), shape, strides, *blocks, x.requires_grad, x.device.index, None, kind)
+    return View(x, x, "torch", address, shape, strides, *blocks, x.requires_grad, x.device.index, None, kind)
 
 
 def _cupy_view(cupy: Any, x: Any, name: str, types: tuple[str, ...]) -> View:
@@ -589,7 +590,9 @@ def _host_scalar(name: str, x: object) -> float | None:
             raise OverflowError(
                 f"{name} is an integer of {int(x).bit_length()} bits, which no float can hold"
             ) from None
-    if isinstance(x, np.ndarray) and x.shape == ():
+    if isinstance(x, np.ndarray):
+        if x.shape != ():
+            raise TypeError(f"{name} has shape {x.shape}; a number or a 0-d array is needed")
         if x.dtype.kind in "fiub":
             return float(x[()])
         raise TypeError(f"{name} holds {x.dtype}; a real number is needed")

@@ -680,6 +680,14 @@ def test_tensors_that_cannot_be_written_or_read_say_what_to_pass(torch, short_ca
     with pytest.raises(TypeError, match=r"matmul: a is a view .*resolve_neg"):
         pyblas_sgemm.matmul(negated, a)
 
+    def nothing():
+        raise RuntimeError("no storage")
+
+    abstract = torch.Tensor(floats(2, 2))
+    abstract.data_ptr = nothing
+    with pytest.raises(TypeError, match=r"matmul: b is of type .*Tensor, whose memory cannot be read: no storage"):
+        pyblas_sgemm.matmul(a, abstract)
+
 
 def test_parameters_are_read_and_not_written(torch, short_calls):
     a, c = floats(4, 4), np.zeros((4, 4), np.float32)
@@ -1144,6 +1152,7 @@ def test_views_are_tuples_of_what_a_call_needs():
 
 
 @pytest.mark.interop("torch")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_torch_on_the_cpu():
     import torch
 
@@ -1165,9 +1174,11 @@ def test_torch_on_the_cpu():
     assert not pyblas_sgemm.matmul(needs_gradient, b).requires_grad
     with pytest.raises(ValueError, match="read-only"):
         pyblas_sgemm.matmul(a, b, out=torch.empty(5, 3, requires_grad=True))
-    for wrong in (a.double(), a.bfloat16(), a.to_sparse()):
-        with pytest.raises(TypeError):
+    for wrong in (a.double(), a.bfloat16(), a.to_sparse(), torch.nested.nested_tensor([a, a])):
+        with pytest.raises(TypeError, match="matmul: a "):
             pyblas_sgemm.matmul(wrong, b)
+    with pytest.raises(TypeError, match="matmul: a is of type torch.Tensor, whose memory cannot be read"):
+        torch.func.vmap(lambda x: pyblas_sgemm.matmul(x, b))(torch.ones(2, 5, 7))
 
 
 @pytest.mark.interop("jax")

@@ -551,6 +551,12 @@ def test_progress_is_a_function():
             pyblas_sgemm.matmul(A, A, progress=wrong)
 
 
+@pytest.mark.parametrize("several", [[2.0], [[2.0]], [], [2, 3]])
+def test_an_array_of_several_is_no_scalar(several):
+    with pytest.raises(TypeError, match=r"sgemm: beta has shape .*; a number or a 0-d array is needed"):
+        sgemm("N", "N", 2, 2, 2, 1, A, 2, A, 2, np.array(several), square(2), 2)
+
+
 def test_scalars_beyond_floats_are_overflow_errors_that_name_the_argument():
     with pytest.raises(OverflowError, match="sgemm: alpha is an integer of 1329 bits"):
         sgemm("N", "N", 2, 2, 2, 10**400, A, 2, A, 2, 0, square(2), 2)
