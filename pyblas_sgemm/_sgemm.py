@@ -448,6 +448,10 @@ def selected_kernel(
     >>> pyblas_sgemm.selected_kernel("N", "N", 512, 512, 512).name
     """
     call = _parse("selected_kernel", transa, transb, m, n, k, 1, 1, 1, batch=batch_count)
+    # In row-major order the C library is asked about the transposed product, and would name the wrong one.
+    for name, size in (("m", call.m), ("n", call.n), ("k", call.k), ("batch_count", call.batch)):
+        if size < 0:
+            raise InvalidValueError(f"selected_kernel: {name} is {size}, must be at least 0")
     require_handle(call.function, handle)
     number = parse_device("cpu" if device is None else device)
     if device is None and handle is not None and isinstance(handle.device, int):

@@ -449,6 +449,32 @@ def test_selection_checks_its_arguments(handle):
     assert lib.pyblasSelectedKernel(handle, 0, 0, 1, 1, 1, 1, ffi.NULL, slots[1]) == INVALID_VALUE
 
 
+@pytest.mark.parametrize("function", ["selected_kernel", "xt_predict"])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((5, 9, -1, 1, 1, 1), "argument 1 (transa) is 5, must be 0 (N), 1 (T) or 2 (C)"),
+        ((0, 7, -1, 1, 1, 1), "argument 2 (transb) is 7, must be 0 (N), 1 (T) or 2 (C)"),
+        ((0, 0, -1, -2, 1, 1), "argument 3 (m) is -1, must be at least 0"),
+        ((0, 0, 1, -2, -3, 1), "argument 4 (n) is -2, must be at least 0"),
+        ((0, 0, 1, 1, -3, -4), "argument 5 (k) is -3, must be at least 0"),
+        ((0, 0, 1, 1, 1, -4), "argument 6 (batchCount) is -4, must be at least 0"),
+        ((0, 0, 2**62, 4, 4, 1), "matrices of these sizes span more than 2^63 bytes"),
+        ((0, 1, 2**40, 2**40, 0, 1), "matrices of these sizes span more than 2^63 bytes"),
+        ((1, 0, 1, 2**32, 2**32, 1), "matrices of these sizes span more than 2^63 bytes"),
+        ((0, 0, 2**20, 2**20, 2**20, 2**30), "matrices of these sizes span more than 2^63 bytes"),
+        ((0, 0, 2**63 - 1, 2**63 - 1, 2**63 - 1, 2**63 - 1), "matrices of these sizes span more than 2^63 bytes"),
+    ],
+)
+def test_questions_name_their_own_arguments(handle, function, arguments, said):
+    if function == "selected_kernel":
+        slots = ffi.new("const char **"), ffi.new("const char **")
+        assert lib.pyblasSelectedKernel(handle, *arguments, *slots) == INVALID_VALUE
+    else:
+        assert lib.pyblasXtPredict(handle, *arguments, ffi.new("double *")) == INVALID_VALUE
+    assert message() == f"{function}: {said}"
+
+
 # ---- workspace --------------------------------------------------------------------------------------------------------
 
 DEEP = [Product(8, 8, 20000), Product(300, 200, 3000), Product(64, 64, 8192, "T", "N", 0.5, 2.0)]

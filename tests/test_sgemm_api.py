@@ -624,8 +624,12 @@ def test_selected_kernel():
     row_major = pyblas_sgemm.selected_kernel("N", "T", 3, 4096, 512, order="C")
     column_major = pyblas_sgemm.selected_kernel("T", "N", 4096, 3, 512, order="F")
     assert row_major.name == column_major.name
-    with pytest.raises(InvalidValueError):
-        pyblas_sgemm.selected_kernel("N", "N", -1, 1, 1)
+    for order in "CF":
+        for name, sizes in (("m", (-1, 1, 1)), ("n", (1, -1, 1)), ("k", (1, 1, -1))):
+            with pytest.raises(InvalidValueError, match=f"selected_kernel: {name} is -1, must be at least 0"):
+                pyblas_sgemm.selected_kernel("N", "N", *sizes, order=order)
+        with pytest.raises(InvalidValueError, match="selected_kernel: batch_count is -2, must be at least 0"):
+            pyblas_sgemm.selected_kernel("N", "N", 1, 1, 1, batch_count=-2, order=order)
     with pytest.raises(ValueError, match="transb"):
         pyblas_sgemm.selected_kernel("N", "X", 1, 1, 1)
 

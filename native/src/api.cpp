@@ -546,8 +546,8 @@ Status with_xt(pyblasHandle_t handle, [[maybe_unused]] Body body) noexcept {
 pyblasStatus_t pyblasXtSetDevices(pyblasHandle_t handle, int count, const int *devices) {
     return with_xt(handle, [&](auto &xt) {
         if (count < 0 || (count > 0 && !devices))
-            return fail(PYBLAS_STATUS_INVALID_VALUE, "%s",
-                        count < 0 ? "the number of devices must be at least 0" : "devices is NULL");
+            return count < 0 ? fail(PYBLAS_STATUS_INVALID_VALUE, "count is %d, must be at least 0", count)
+                             : no_output("devices");
         return xt.choose_devices(count, devices);
     });
 }
@@ -589,19 +589,19 @@ namespace {
 
 // A product that is only asked about, with the least leading dimensions, contiguous batches and beta = 0. Its pointers
 // are judged, never followed: one number stands for all.
-Verdict imagine(const pyblasContext &handle, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m, int64_t n,
-                int64_t k, int64_t batch, Problem *problem) {
+Verdict imagine(Form form, const pyblasContext &handle, pyblasOperation_t transa, pyblasOperation_t transb, int64_t m,
+                int64_t n, int64_t k, int64_t batch, Problem *problem) {
     static const float one = 1.0f, zero = 0.0f;
     const bool ta = transa != PYBLAS_OP_N, tb = transb != PYBLAS_OP_N;
     const int64_t lda = std::max<int64_t>(1, ta ? k : m), ldb = std::max<int64_t>(1, tb ? n : k),
                   ldc = std::max<int64_t>(1, m);
-    const auto overflows = [](int64_t x, int64_t y) { return __builtin_mul_overflow(x, y, &x); };
-    if (m < 0 || n < 0 || k < 0 || batch < 0 || overflows(ldc, n) || overflows(ldb, tb ? k : n) ||
-        overflows(lda, ta ? m : k))
-        return {fail(PYBLAS_STATUS_INVALID_VALUE, "sizes must be at least 0 and their products below 2^63"), false};
-    const Call call =
-        call_of(Form::strided_batched, false, transa, transb, m, n, k, &one, {&one, lda, lda * (ta ? m : k)},
-                {&one, ldb, ldb * (tb ? k : n)}, &zero, {&one, ldc, ldc * n}, batch);
+    // A matrix of so many elements that its stride overflows is refused for its own span.
+    const auto stride = [](int64_t ld, int64_t vectors) {
+        int64_t product = 0;
+        return __builtin_mul_overflow(ld, vectors, &product) ? INT64_MAX : product;
+    };
+    const Call call = call_of(form, false, transa, transb, m, n, k, &one, {&one, lda, stride(lda, ta ? m : k)},
+                              {&one, ldb, stride(ldb, tb ? k : n)}, &zero, {&one, ldc, stride(ldc, n)}, batch);
     const Verdict verdict = validate(call, true, true, problem);
     problem->mode = handle.settings.mode;
     problem->batch_invariant = handle.settings.batch_invariant;
@@ -618,7 +618,7 @@ pyblasStatus_t pyblasSelectedKernel(pyblasHandle_t handle, pyblasOperation_t tra
         if (!name || !reason)
             return no_output(name ? "reason" : "name");
         Problem problem;
-        const Verdict verdict = imagine(*handle, transa, transb, m, n, k, batchCount, &problem);
+        const Verdict verdict = imagine(Form::selected_kernel, *handle, transa, transb, m, n, k, batchCount, &problem);
         PYBLAS_TRY(verdict.status);
         if (verdict.nothing_to_do) {
             *name = "";
@@ -656,7 +656,7 @@ pyblasStatus_t pyblasXtPredict(pyblasHandle_t handle, pyblasOperation_t transa, 
             return no_output("seconds");
         *seconds = 0;
         Problem problem;
-        const Verdict verdict = imagine(*handle, transa, transb, m, n, k, batchCount, &problem);
+        const Verdict verdict = imagine(Form::xt_predict, *handle, transa, transb, m, n, k, batchCount, &problem);
         if (verdict.status != kSuccess || verdict.nothing_to_do)
             return verdict.status;
 #ifdef PYBLAS_HAVE_CUDA

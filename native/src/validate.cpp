@@ -46,6 +46,8 @@ constexpr Signature kSignatures[] = {
     {"gemm_batched", {1, 2, 3, 4, 5, 6, 7, 8, 0, 9, 10, 0, 11, 12, 13, 0, 14}},
     {"gemm_ex", {1, 2, 3, 4, 5, 6, 7, 9, 0, 10, 12, 0, 13, 14, 16, 0, 0, 8, 11, 15, 17}},
     {"gemm_strided_batched_ex", {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 13, 14, 15, 16, 18, 19, 20, 8, 12, 17, 21}},
+    {"selected_kernel", {1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6}},
+    {"xt_predict", {1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6}},
 };
 
 const char *argument_name(Form form, Argument argument) {
@@ -140,9 +142,12 @@ Status check_range(const Call &call, Argument argument, int64_t rows, int64_t co
         return kSuccess;
     const Wide limit = INT64_MAX / 4;
     const Wide one = Wide(columns - 1) * ld + rows;
+    const Wide all = one > limit ? one : one + Wide(batch - 1) * (stride < 0 ? -Wide(stride) : Wide(stride));
+    if (all > limit && only_asks(call.form))
+        return fail(PYBLAS_STATUS_INVALID_VALUE, "%s: matrices of these sizes span more than 2^63 bytes",
+                    function_name(call.form));
     if (one > limit)
         return PYBLAS_INVALID(call, argument, "%" PRId64 ", and the matrix spans more than 2^63 bytes", ld);
-    const Wide all = one + Wide(batch - 1) * (stride < 0 ? -Wide(stride) : Wide(stride));
     if (all > limit)
         return PYBLAS_INVALID(call, stride_at, "%" PRId64 ", and %" PRId64 " matrices span more than 2^63 bytes",
                               stride, batch);
@@ -232,7 +237,8 @@ Verdict validate(const Call &call, bool scalars_on_host, bool arrays_on_host, Pr
     const int64_t a_rows = a_by_k ? call.k : call.m, a_columns = a_by_k ? call.m : call.k;
     const int64_t b_rows = b_by_n ? call.n : call.k, b_columns = b_by_n ? call.k : call.n;
     const int64_t c_rows = call.row_major ? call.n : call.m, c_columns = call.row_major ? call.m : call.n;
-    const bool strided = call.form == Form::strided_batched || call.form == Form::strided_batched_ex;
+    const bool strided =
+        call.form == Form::strided_batched || call.form == Form::strided_batched_ex || only_asks(call.form);
     const int64_t steps = strided ? call.batch : 1;
     PYBLAS_CHECK(check_range(call, kLdc, c_rows, c_columns, call.c.ld, kStrideC, call.c.stride, steps));
     if (!disjoint(c_rows, c_columns, call.c.ld, call.c.stride, steps))

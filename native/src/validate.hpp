@@ -7,8 +7,9 @@
 
 namespace pyblas {
 
-// The argument list a caller wrote: plain, with strides, or with arrays of pointers.
-enum class Form : uint8_t { sgemm, strided_batched, batched, ex, strided_batched_ex };
+// The argument list a caller wrote: plain, with strides, or with arrays of pointers. The last two only ask about a
+// product; all of theirs is operations and sizes.
+enum class Form : uint8_t { sgemm, strided_batched, batched, ex, strided_batched_ex, selected_kernel, xt_predict };
 
 // A matrix, or those of a batch, as the caller gave it; for Form::batched the address is that of the array.
 struct Given {
@@ -36,6 +37,10 @@ const char *function_name(Form form);
 
 inline bool has_types(Form form) {
     return form == Form::ex || form == Form::strided_batched_ex;
+}
+
+inline bool only_asks(Form form) {
+    return form == Form::selected_kernel || form == Form::xt_predict;
 }
 
 struct Verdict {
