@@ -1177,7 +1177,7 @@ def test_torch_on_the_cpu():
     for wrong in (a.double(), a.bfloat16(), a.to_sparse(), torch.nested.nested_tensor([a, a])):
         with pytest.raises(TypeError, match="matmul: a "):
             pyblas_sgemm.matmul(wrong, b)
-    with pytest.raises(TypeError, match="matmul: a is of type torch.Tensor, whose memory cannot be read"):
+    with pytest.raises(TypeError, match=r"matmul: a is of type torch\.Tensor, whose memory cannot be read"):
         torch.func.vmap(lambda x: pyblas_sgemm.matmul(x, b))(torch.ones(2, 5, 7))
 
 

@@ -357,7 +357,9 @@ def test_threads_from_the_environment(prints, asked, wanted):
     assert int(prints(program, PYBLAS_SGEMM_THREADS=asked)) == (wanted or lib.pyblasGetNumThreads())
 
 
-@pytest.mark.parametrize("variable, wrong", [("THREADS", "many"), ("THREADS", "-1"), ("THREADS", "1e3"), ("CPU", "AVX2")])
+@pytest.mark.parametrize(
+    "variable, wrong", [("THREADS", "many"), ("THREADS", "-1"), ("THREADS", "1e3"), ("CPU", "AVX2")]
+)
 def test_wrong_settings_of_the_engine(prints, variable, wrong):
     """They do not pass for another setting: 1e3 is not one thread."""
     program = """
