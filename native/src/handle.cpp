@@ -31,20 +31,6 @@ constexpr ModeName kModes[] = {
     {ComputeMode::tf32, PYBLAS_COMPUTE_32F_FAST_TF32, "tf32"},
 };
 
-bool mode_served(Engine engine, ComputeMode mode) {
-    for (int i = 0; const Kernel *kernel = kernel_at(i); ++i)
-        if (kernel->engine == engine && (kernel->modes & modes(mode)))
-            return true;
-    return false;
-}
-
-Status set_mode(pyblasContext *handle, const ModeName &mode) {
-    if (!mode_served(handle->device.engine, mode.mode))
-        return fail(PYBLAS_STATUS_NOT_SUPPORTED, "compute mode %s has no kernel in this version", mode.name);
-    handle->settings.mode = mode.mode;
-    return kSuccess;
-}
-
 Status apply_environment(pyblasContext *handle) {
     if (const char *name = std::getenv("PYBLAS_SGEMM_COMPUTE"); name && *name) {
         const ModeName *found = nullptr;
@@ -54,7 +40,7 @@ Status apply_environment(pyblasContext *handle) {
         if (!found)
             return fail(PYBLAS_STATUS_INVALID_VALUE,
                         "environment variable PYBLAS_SGEMM_COMPUTE is '%s', must be fp32, fp32_pedantic or tf32", name);
-        PYBLAS_TRY(set_mode(handle, *found));
+        handle->settings.mode = found->mode;
     }
     if (const char *name = std::getenv("PYBLAS_SGEMM_KERNEL"); name && *name) {
         const Kernel *kernel = kernel_named(name);
@@ -159,8 +145,10 @@ ComputeMode mode_of(int compute_type) {
 
 Status set_compute_mode(pyblasContext *handle, int type) {
     for (const ModeName &mode : kModes)
-        if (mode.type == type)
-            return set_mode(handle, mode);
+        if (mode.type == type) {
+            handle->settings.mode = mode.mode;
+            return kSuccess;
+        }
     return fail(PYBLAS_STATUS_INVALID_VALUE,
                 "compute mode is %d, must be PYBLAS_COMPUTE_32F (68), _32F_PEDANTIC (69) or _32F_FAST_TF32 (77)", type);
 }

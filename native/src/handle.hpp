@@ -57,7 +57,6 @@ Status destroy(pyblasContext *handle);
 // Fails in a process forked from one that had used the GPU.
 Status check_fork();
 
-// compute modes that have a kernel on the handle's engine
 Status set_compute_mode(pyblasContext *handle, int mode);
 int compute_type(ComputeMode mode);
 ComputeMode mode_of(int compute_type); // which is one of the enum's
