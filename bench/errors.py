@@ -83,6 +83,7 @@ WAYS: dict[str, tuple[str, str | None]] = {
     "`fp32_pedantic`": ("fp32_pedantic", None),
     "`f16x2`": ("fp32", "wgmma_128x128x64_f16x2"),
     "`bf16x3`": ("fp32", "wgmma_128x128x64_bf16x3"),
+    "`mma_planes`": ("fp32", "mma_planes_128x128x32_f16x2"),
     "`mma_split`": ("fp32", "mma_split_128x64x32_bf16x3"),
     "`tf32`": ("tf32", None),
 }
