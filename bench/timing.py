@@ -147,6 +147,10 @@ class Pyblas(Gemm):
     def force(self, kernel: str) -> None:
         self._check(self.library.pyblasSetKernel(self.handle, kernel.encode()))
 
+    def free_workspace(self) -> None:
+        """Each graph's too, none of which is launched again."""
+        self._check(self.library.pyblasFreeWorkspace(self.handle))
+
     def selected(self, shape: Shape) -> str:
         return self.prediction(shape)[0]
 
@@ -234,47 +238,64 @@ class Buffers:
         return math.sqrt(difference / norm)
 
 
-def time_groups(stream: cp.cuda.Stream, launch: Callable[[int], None], sets: int, loaded: float = 0.0) -> Timing:
-    """Seconds of one launch: the median over groups of launches, each a graph between two events.
+class Launches:
+    """Launches of one kernel, launch(i) on set i of its operands, timed between two events."""
 
-    launch(i) queues one product on set i. A graph holds the group, so that the host's part of a call does not count.
-    loaded: for so many seconds launches follow each other before the first group, and groups do without rests.
-    """
-    begin, end = cp.cuda.Event(), cp.cuda.Event()
+    def __init__(self, stream: cp.cuda.Stream, launch: Callable[[int], None], sets: int) -> None:
+        self.stream, self.launch, self.sets = stream, launch, sets
+        self.begin, self.end = cp.cuda.Event(), cp.cuda.Event()
+        self.graph: cp.cuda.Graph | None = None
+        self.count = 1
+        with stream:
+            launch(0)
+            stream.synchronize()
+        self.once = self.group()
 
-    def seconds(run: Callable[[], None], launches: int) -> float:
-        begin.record(stream)
-        run()
-        end.record(stream)
-        end.synchronize()
-        return cp.cuda.get_elapsed_time(begin, end) * 1e-3 / launches
-
-    with stream:
-        launch(0)
-        stream.synchronize()
-        once = seconds(lambda: launch(1), 1)
-        launches = max(1, min(MOST_LAUNCHES, max(sets if sets > 1 else 0, math.ceil(GROUP_SECONDS / once))))
+    def capture(self) -> None:
+        """A group is a graph from now on, so that the host's part of a call does not count."""
+        sets = self.sets
+        launches = max(1, min(MOST_LAUNCHES, max(sets if sets > 1 else 0, math.ceil(GROUP_SECONDS / self.once))))
         if launches > sets > 1:
             launches = math.ceil(launches / sets) * sets if launches < 4 * sets else launches
-        stream.begin_capture()
-        for index in range(launches):
-            launch(index)
-        graph = stream.end_capture()
-        graph.launch(stream)
-        stream.synchronize()
-        start = time.monotonic()
-        while time.monotonic() - start < loaded:
-            graph.launch(stream)
-            stream.synchronize()
-        rests = not loaded and launches * once > LONG_SECONDS
+        with self.stream:
+            self.stream.begin_capture()
+            for index in range(launches):
+                self.launch(index)
+            self.graph, self.count = self.stream.end_capture(), launches
+        self.group()
 
-        def group() -> float:
-            if rests:
-                time.sleep(REST_SECONDS)
-            return seconds(lambda: graph.launch(stream), launches)
+    def group(self) -> float:
+        """Seconds of one launch."""
+        with self.stream:
+            self.begin.record(self.stream)
+            if self.graph:
+                self.graph.launch(self.stream)
+            else:
+                self.launch(1)
+            self.end.record(self.stream)
+            self.end.synchronize()
+        return float(cp.cuda.get_elapsed_time(self.begin, self.end)) * 1e-3 / self.count
 
-        times = sorted(group() for _ in range(GROUPS))
-    return Timing(statistics.median(times), times[0], times[-1], launches)
+
+def time_groups(stream: cp.cuda.Stream, launch: Callable[[int], None], sets: int, loaded: float = 0.0) -> Timing:
+    """Seconds of one launch: the median over groups.
+
+    loaded: for so many seconds launches follow each other before the first group, and groups do without rests.
+    """
+    launches = Launches(stream, launch, sets)
+    launches.capture()
+    start = time.monotonic()
+    while time.monotonic() - start < loaded:
+        launches.group()
+    rests = not loaded and launches.count * launches.once > LONG_SECONDS
+
+    def group() -> float:
+        if rests:
+            time.sleep(REST_SECONDS)
+        return launches.group()
+
+    times = sorted(group() for _ in range(GROUPS))
+    return Timing(statistics.median(times), times[0], times[-1], launches.count)
 
 
 def gpu_facts() -> dict[str, str]:
