@@ -1,5 +1,4 @@
-// Kernels that split floats on their way and cut k into ranges: what problem a range is by itself, and who adds the
-// ranges' sums.
+// Kernels that split floats on their way and cut k into ranges: what problem a range is by itself.
 #pragma once
 
 #include "../device/partials.cuh"
@@ -24,7 +23,8 @@ __device__ __forceinline__ Problem range_of(const Problem &problem, int range, i
     return part;
 }
 
-// The ranges' sums to C.
-Status add_ranges(const Problem &problem, const Partials &partials, const Launch &launch_on);
+inline Status add_ranges(const Problem &problem, const Partials &partials, const Launch &launch_on) {
+    return add_partials_by_quads(problem, partials, launch_on);
+}
 
 } // namespace pyblas

@@ -570,7 +570,7 @@ Status launch_wgmma_deep(const Problem &problem, const Launch &launch_on) {
                                    : start(integral_constant<Kernel, &wgmma_deep<true, false>>{})
                  : along_b ? start(integral_constant<Kernel, &wgmma_deep<false, true>>{})
                          : start(integral_constant<Kernel, &wgmma_deep<false, false>>{}));
-    return task.ranges > 1 ? add_ranges(problem, partials, launch_on) : kSuccess;
+    return task.ranges > 1 ? add_partials_by_quads(problem, partials, launch_on) : kSuccess;
 }
 
 constexpr Kernel kTable[] = {

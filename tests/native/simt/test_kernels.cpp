@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "cost.hpp"
+#include "device/partials.cuh"
 #include "device/upload.hpp"
 #include "kernel.hpp"
 #include "numbers.hpp"
@@ -728,6 +729,64 @@ void test_upload() {
     }
 }
 
+// Ranges' sums, by single rows and by quads, must be added in one order: those of each lane, then the lanes' own.
+void test_partials(int ranges, int64_t rows, float beta) {
+    constexpr int64_t kColumns = 37, kBatch = 2;
+    constexpr float kAlpha = 3.0f;
+    const Device device = large_device();
+    Problem problem;
+    problem.m = rows, problem.n = kColumns, problem.k = ranges, problem.batch = kBatch;
+    problem.alpha.value = kAlpha, problem.beta.value = beta;
+    problem.c.ld = rows + 1, problem.c.stride = problem.c.ld * kColumns + 2;
+
+    Partials partials = Partials::of(problem, ranges, nullptr);
+    std::vector<float> memory(partials.bytes() / sizeof(float));
+    partials.data = memory.data();
+    for (int64_t i = 0; i < partials.range() * ranges; ++i)
+        partials.data[i] = (static_cast<float>(hash(static_cast<uint64_t>(i)) % 20001) - 10000) / 3;
+    const Region region(partials.data, partials.bytes(), Access::read, "partial sums");
+    int lanes = 1;
+    while (lanes < 32 && lanes * 8 < ranges)
+        lanes *= 2;
+    const int each = (ranges + lanes - 1) / lanes;
+
+    const auto old = [](int64_t i) { return static_cast<float>(i % 7) / 7; };
+    for (const bool by_quads : {false, true}) {
+        std::vector<float> c(static_cast<size_t>(problem.c.stride * kBatch));
+        for (size_t i = 0; i < c.size(); ++i)
+            c[i] = old(static_cast<int64_t>(i));
+        const Region region_c(c.data(), c.size() * sizeof(float), beta == 0 ? Access::write : Access::read_write, "C");
+        problem.c.data = c.data();
+        const Launch launch_on{&device, nullptr, nullptr, 0};
+        simulator::settings = {Order::alternating, device.ordinal, device.shared_per_block, 1};
+        const Status status =
+            by_quads ? add_partials_by_quads(problem, partials, launch_on) : add_partials(problem, partials, launch_on);
+        bool right = status == kSuccess && simulator::take_fault().kind == simulator::FaultKind::none;
+        for (int64_t i = 0; i < problem.c.stride * kBatch; ++i) {
+            const int64_t batch = i / problem.c.stride, column = i % problem.c.stride / problem.c.ld;
+            const int64_t row = i % problem.c.stride % problem.c.ld;
+            float want = old(i); // in gaps
+            if (row < rows && column < kColumns) {
+                float total = 0;
+                for (int first = 0; first < ranges; first += each) {
+                    float sum = 0;
+                    for (int range = first; range < std::min(first + each, ranges); ++range)
+                        sum += partials.data[range * partials.range() + batch * partials.matrix() +
+                                             column * partials.ld + row];
+                    total = first == 0 ? sum : total + sum;
+                }
+                want = std::fma(kAlpha, total, beta == 0 ? -0.0f : beta * want);
+            }
+            right &= bits(c[static_cast<size_t>(i)]) == bits(want);
+        }
+        if (!right) {
+            std::printf("FAILED sums of %d ranges, %ld rows%s\n", ranges, static_cast<long>(rows),
+                        by_quads ? ", by quads" : "");
+            ++failures;
+        }
+    }
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -746,6 +805,10 @@ int main(int argc, char **argv) {
     PYBLAS_SIMULATED_FAMILIES(PYBLAS_RUN)
 #undef PYBLAS_RUN
     test_upload();
+    for (const int ranges : {1, 7, 8, 9, 40, 300})
+        for (const int64_t rows : {1, 4, 6})
+            for (const float beta : {0.0f, 0.5f})
+                test_partials(ranges, rows, beta);
     std::printf("%d rows, %d failures\n", rows_run, failures);
     return failures != 0 || rows_run == 0;
 }
