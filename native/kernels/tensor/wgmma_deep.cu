@@ -461,25 +461,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 constexpr int64_t kLeastDepth = 32, kMostExtent = int64_t{1} << 30;
 
-// Ranges of k that fill the device, each a few chunks at least: what the multiply and adding need.
-void share_depth(Task *task, const Device &device) {
-    constexpr int kLeastChunks = 4, kMostRanges = 128;
+// What the multiply and adding need.
+double seconds(const Task &task, const Device &device, int ranges, int chunks) {
     constexpr double kChunkSeconds = 2.2e-6, kItemSeconds = 4e-6, kAddSeconds = 3e-6;
-    const double tiles = static_cast<double>(task->tiles_m) * task->tiles_n * task->batch;
-    const double outputs = 4.0 * task->batch * task->rows_a * task->rows_b;
-    double best = 0;
-    for (int ranges = 1; ranges <= std::max(1, std::min(kMostRanges, task->all_chunks() / kLeastChunks)); ++ranges) {
-        const int chunks = (task->all_chunks() + ranges - 1) / ranges;
-        const int needed = (task->all_chunks() + chunks - 1) / chunks; // none is empty
-        const double added = needed > 1 ? kAddSeconds + 2 * outputs * needed / device.bandwidth : 0.0;
-        const double time =
-            std::ceil(tiles * needed / device.multiprocessors) * (chunks * kChunkSeconds + kItemSeconds) + added;
-        if (best != 0 && time >= best)
-            continue;
-        best = time;
-        task->ranges = needed;
-        task->chunks = chunks;
-    }
+    const double tiles = static_cast<double>(task.tiles_m) * task.tiles_n * task.batch;
+    const double outputs = 4.0 * task.batch * task.rows_a * task.rows_b;
+    const double added = ranges > 1 ? kAddSeconds + 2 * outputs * ranges / device.bandwidth : 0.0;
+    return std::ceil(tiles * ranges / device.multiprocessors) * (chunks * kChunkSeconds + kItemSeconds) + added;
 }
 
 Task task_of(const Problem &problem, const Device &device) {
@@ -489,7 +477,9 @@ Task task_of(const Problem &problem, const Device &device) {
     task.rows_a = static_cast<int>(problem.m), task.rows_b = static_cast<int>(problem.n);
     task.depth = static_cast<int>(problem.k), task.batch = static_cast<int>(problem.batch);
     task.tiles_m = (task.rows_a + kSide - 1) / kSide, task.tiles_n = (task.rows_b + kSide - 1) / kSide;
-    share_depth(&task, device);
+    const Ranges ranges =
+        least_ranges(task.all_chunks(), [&](int count, int chunks) { return seconds(task, device, count, chunks); });
+    task.ranges = ranges.count, task.chunks = ranges.chunks;
     return task;
 }
 
@@ -553,12 +543,7 @@ Status launch_wgmma_deep(const Problem &problem, const Launch &launch_on) {
         PYBLAS_TRY(map(problem.b, task.rows_b, along_b, &map_b));
     }
     const Partials partials = Partials::of(problem, task.ranges, launch_on.workspace);
-    Problem target = problem;
-    if (task.ranges > 1) {
-        target.c = {partials.data, nullptr, partials.ld, partials.matrix()};
-        target.alpha = {1.0f, nullptr};
-        target.beta = {0.0f, nullptr};
-    }
+    const Problem target = before_adding(problem, partials);
     const auto start = [&](auto kernel) {
         PYBLAS_TRY(allow_shared<kernel.value>(kSharedBytes));
         return launch<kernel.value>({task.items(), kThreads, kSharedBytes, launch_on.stream, true}, target, task, map_a,
