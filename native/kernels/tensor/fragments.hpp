@@ -11,9 +11,11 @@
 
 namespace pyblas {
 
-// ---- operands in shared memory, 128-byte swizzle: rows of 64 16-bit numbers along k, or, across k, rows of 64
-// neighbours of one k and every 64 of them a block of 64 rows
-// --------------------------------------------------------------------
+// ---- operands in shared memory, 128-byte swizzle
+// ---------------------------------------------------------------------
+//
+// Rows of 64 16-bit numbers along k, or, across k, rows of 64 neighbours of one k, and every 64 of them a block of 64
+// rows.
 
 constexpr int kSwizzledRowBytes = 128;
 constexpr int kSwizzleAtomBytes = 8 * kSwizzledRowBytes; // the pattern repeats; tiles start at multiples of it

@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         ptx::give_registers_back<Tile::kProducerRegisters>();
         int stage = 0;
         uint32_t parity = 1; // the first turn finds all stages empty
-        if (by_engine ? thread == 0 : true) {
+        if (!by_engine || thread == 0) {
             for (int number = first_tile; number < plan.tiles; number += next_tile) {
                 const HalfPlace place = place_of(plan, Tile::kBand, number);
                 const int row = (place.row * plan.cluster + rank) * Tile::BM, column = place.column * Tile::BN;

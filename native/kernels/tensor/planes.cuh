@@ -34,9 +34,9 @@ PYBLAS_HOST_DEVICE constexpr int plane_count(Scheme scheme) {
 
 constexpr int kLowPlaneBits = 11; // f16x2: the low plane counts 2^-11
 
-// A row's exponent is even and lies between these, so that half of it, and half the sum of two, are exponents of
-// normal floats. For an unfit row it is kUnfitRow instead.
-constexpr int kLeastPlaneExponent = -126, kMostPlaneExponent = 114;
+// A row's exponent is even, at least this and at most 114, so that half of it, and half the sum of two, are exponents
+// of normal floats. For an unfit row it is kUnfitRow instead.
+constexpr int kLeastPlaneExponent = -126;
 constexpr int32_t kUnfitRow = 1 << 20;
 
 // What packing knows of the magnitudes in a row: bits of the largest, and of the smallest that is not zero, less one.

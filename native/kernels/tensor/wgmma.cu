@@ -6,7 +6,7 @@
 //
 // f16x2: two planes, three products, 22 bits. bf16x3: three planes, six products, 24 bits and all of fp32's range.
 // f16x1, for the mode tf32: one plane and product, 11 bits as TF32 has, at twice the rate of TF32 numbers.
-// 384 or 512 threads, 160 or 232 registers where it multiplies, 200 KB. Refuses k below 32, where the planes' error
+// 384 or 512 threads, 160 or 240 registers where it multiplies, 200 KB. Refuses k below 32, where the planes' error
 // would exceed the bound of fp32.
 #include "wgmma.cuh"
 

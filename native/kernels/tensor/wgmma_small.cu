@@ -1,4 +1,4 @@
-// wgmma for small C: two groups share a tile, each with half of k. Compiled by itself to be compiled beside the others.
+// wgmma for small C. Compiled by itself to be compiled beside the others.
 #include "wgmma.cuh"
 
 namespace pyblas {
