@@ -11,6 +11,8 @@
 // values alone.
 #pragma once
 
+#include <type_traits>
+
 #include "../device/epilogue.cuh"
 #include "../simt/warp_tile.cuh"
 #include "planes.cuh"
@@ -211,26 +213,33 @@ __device__ __forceinline__ void few(const Problem &problem, const Epilogue &epil
     __shared__ int64_t smem_xs[kFew];
     float *const smem_lines = reinterpret_cast<float *>(dynamic_shared());
     float *const smem_sums = smem_lines + kFew * kDepth;
-    const int64_t row = place.row, column = place.column;
-    const int m_left = place.rows, n_left = place.columns;
     const View a = view_a(problem, place.batch), b = view_b(problem, place.batch);
     float *const c = problem.c.matrix(place.batch);
-    if (row_count > 0) {
-        list_unfit(rows, place.batch, row, m_left, smem_xs);
-        multiply_lines<ContiguousN>(a, smem_xs, row_count, {b.at(column, 0), b.step_x, b.step_k}, n_left,
-                                    epilogue.depth(), smem_lines, smem_sums);
-        for (int i = static_cast<int>(threadIdx.x); i < row_count * kSide; i += kThreads)
-            if (i % kSide < n_left)
-                epilogue.store(c + smem_xs[i / kSide] + (column + i % kSide) * problem.c.ld, smem_sums[i]);
+    // The unfit lines of A times columns, then those of B times rows, but for what the first have stored.
+    const auto multiply_side = [&](bool of_a, auto contiguous) {
+        const int count = of_a ? row_count : column_count;
+        if (count == 0)
+            return;
+        const View &view = of_a ? a : b, &other = of_a ? b : a;
+        const int64_t first = of_a ? place.row : place.column, across = of_a ? place.column : place.row;
+        const int own_left = of_a ? place.rows : place.columns, left = of_a ? place.columns : place.rows;
+        list_unfit(of_a ? rows : columns, place.batch, first, own_left, smem_xs);
+        multiply_lines<contiguous.value>(view, smem_xs, count, {other.at(across, 0), other.step_x, other.step_k}, left,
+                                         epilogue.depth(), smem_lines, smem_sums);
+        for (int i = static_cast<int>(threadIdx.x); i < count * kSide; i += kThreads) {
+            const int64_t line = smem_xs[i / kSide], x = across + i % kSide;
+            if (i % kSide < left && (of_a || !rows.unfit(place.batch, x)))
+                epilogue.store(c + (of_a ? line + x * problem.c.ld : x + line * problem.c.ld), smem_sums[i]);
+        }
         __syncthreads();
-    }
-    if (column_count > 0) {
-        list_unfit(columns, place.batch, column, n_left, smem_xs);
-        multiply_lines<ContiguousM>(b, smem_xs, column_count, {a.at(row, 0), a.step_x, a.step_k}, m_left,
-                                    epilogue.depth(), smem_lines, smem_sums);
-        for (int i = static_cast<int>(threadIdx.x); i < column_count * kSide; i += kThreads)
-            if (i % kSide < m_left && !rows.unfit(place.batch, row + i % kSide))
-                epilogue.store(c + row + i % kSide + smem_xs[i / kSide] * problem.c.ld, smem_sums[i]);
+    };
+    if constexpr (ContiguousM == ContiguousN) { // one code for both
+#pragma unroll 1
+        for (int side = 0; side < 2; ++side)
+            multiply_side(side == 0, std::bool_constant<ContiguousM>());
+    } else {
+        multiply_side(true, std::bool_constant<ContiguousN>());
+        multiply_side(false, std::bool_constant<ContiguousM>());
     }
 }
 
