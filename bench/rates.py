@@ -57,7 +57,8 @@ LEFT_OUT, TEMPTING = (
 )  # times the best: what the csv leaves out took more; predictions of it that count at first
 STEPS = 700
 TINY = 1e-30  # square roots of 0 have no derivative
-LISTED, WEIGHTS = 3.0, {"random": 1.0, "contested": 0.5}  # of a shape, by its source: shapes.json, or these
+# Of a shape, by its source: shapes.json, or these.
+LISTED, WEIGHTS = 3.0, {"random": 1.0, "contested": 0.5, "odd rows": 0.5}
 NOISE = 0.05  # of a time, as a logarithm: what the model and the clock leave
 
 Values = dict[str, np.ndarray]

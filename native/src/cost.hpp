@@ -21,7 +21,7 @@ struct Work {
     double copies = 0; // to shared memory, of as many floats as the layouts of A and B allow
     double narrow = 0; // copies of one float that are due to a length or leading dimension
     double bytes = 0;  // that its multiprocessor has to bring
-    double single = 0; // share of its outputs that are stored one by one for C's leading dimension
+    double single = 0; // share of its outputs that are stored one by one, or exchanged first, for C's leading dimension
 
     // Of the product:
     double blocks = 0;         // that the device has to start

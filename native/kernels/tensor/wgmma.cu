@@ -62,8 +62,12 @@ Work work(const Problem &problem, const Device &device) {
     work.steps = static_cast<double>(cut.chunks) * kPlaneDepth;
     work.pieces = cut.parts == 1 ? 0 : Tile::kSumChunks + cut.parts * Tile::kPartChunks;
     work.flops = 2.0 * Tile::BM * Tile::BN * work.steps;
+    // A tile whose rows are stored apart takes as long however few they are. Those at C's edge are one of a block's.
     if (problem.c.ld % 4 != 0)
-        work.single = std::min(1.0, m / Tile::BM) * std::min(1.0, n / Tile::BN);
+        work.single = 1;
+    else if (problem.m % Tile::BM != 0)
+        work.single = std::ceil(std::ceil(n / Tile::BN) * batch / device.multiprocessors) / work.waves;
+    work.written_singly = 0; // whole 32 bytes are stored
     work.second_kernels = parts.parts();
     work.partial_bytes = packing_bytes<Tile>(problem, parts, problem.k <= kMostDepthAtOnce ? 4 : 8, 1.5);
     return work;
