@@ -17,6 +17,8 @@ from engines import SUCCESS, lib, message
 from problems import DATA, Problem, Product, solve
 
 MODES = ["fp32", "fp32_pedantic"]
+# 11 bits are promised of normal numbers only.
+NOT_FOR_TF32 = ("subnormal", "tiny_lines", "tiny_products", "patchwork")
 SIZES = [
     (1, 1, 5),
     (5, 7, 9),
@@ -53,6 +55,15 @@ def test_bound_of_large_products(engine, handle, mode, data):
 def test_bound_of_deep_products(engine, handle, mode, data):
     for ops in ("NN", "TN"):
         Problem(Product(5, 12, 1 << 20, *ops, 1.5, -0.5, data=data)).solve(engine, handle, mode)
+
+
+@pytest.mark.parametrize("data", [data for data in DATA if data not in NOT_FOR_TF32])
+def test_bound_in_the_mode_tf32(engine, handle, data):
+    assert lib.pyblasSetComputeMode(handle, engines.MODES["tf32"]) == SUCCESS, message()
+    for ops in shapes.OP_PAIRS:
+        for m, n, k in [*SIZES, (300, 260, 517), (260, 300, 2100)]:
+            solve(engine, handle, Product(m, n, k, *ops, 1.5, -0.5, data=data), "tf32")
+    solve(engine, handle, Product(5, 12, 1 << 20, data=data), "tf32")
 
 
 @pytest.mark.parametrize("ops", shapes.OP_PAIRS)
