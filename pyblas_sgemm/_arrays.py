@@ -318,15 +318,16 @@ class _DLManagedTensorVersioned(ctypes.Structure):
 def _dlpack_view(x: Any, name: str, stream: int | None, types: tuple[str, ...]) -> View:
     with _reading(name, x, "__dlpack_device__"):
         kind, device = (operator.index(number) for number in x.__dlpack_device__())
-    if kind in (_DL_CPU, _DL_CUDA_HOST):
+    on_host = kind in (_DL_CPU, _DL_CUDA_HOST)
+    if on_host and "bfloat16" not in types:  # which NumPy's own way does not know
         try:
             return _numpy_view(np.from_dlpack(x), x, name, types)
         except _MALFORMED as reason:
             raise TypeError(f"{name} is of type {_type_name(x)}, which NumPy cannot look at: {reason}") from reason
-    if kind not in (_DL_CUDA, _DL_CUDA_MANAGED):
+    if not on_host and kind not in (_DL_CUDA, _DL_CUDA_MANAGED):
         raise TypeError(f"{name} lies on a DLPack device of type {kind}; host memory or a CUDA device is needed")
     # The producer makes our stream wait for its own. 1 is DLPack's name of the default stream.
-    arguments = {"stream": stream or 1}
+    arguments = {} if on_host else {"stream": stream or 1}
     with _reading(name, x, "DLPack export"):
         device = _ordinal(device)
         try:
@@ -334,7 +335,8 @@ def _dlpack_view(x: Any, name: str, stream: int | None, types: tuple[str, ...]) 
         except TypeError:
             capsule = x.__dlpack__(**arguments)
         tensor, readonly = _read_capsule(capsule)
-        if tensor.device_type not in (_DL_CUDA, _DL_CUDA_MANAGED) or tensor.device_id != device:
+        homes = (_DL_CPU, _DL_CUDA_HOST) if on_host else (_DL_CUDA, _DL_CUDA_MANAGED)
+        if tensor.device_type not in homes or tensor.device_id != device:
             raise ValueError(
                 f"its device is {tensor.device_type}, {tensor.device_id} and was said to be {kind}, {device}"
             )
@@ -352,7 +354,8 @@ def _dlpack_view(x: Any, name: str, stream: int | None, types: tuple[str, ...]) 
     owner = (x, capsule)
     readonly = readonly or _is_jax(x)
     blocks = _blocks(shape, strides, item)
-    return View(x, owner, "interface", address, shape, strides, *blocks, readonly, device, stream, dtype)
+    where = None if on_host else device
+    return View(x, owner, "interface", address, shape, strides, *blocks, readonly, where, stream, dtype)
 
 
 def _read_capsule(capsule: object) -> tuple[_DLTensor, bool]:

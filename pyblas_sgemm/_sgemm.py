@@ -377,7 +377,7 @@ def gemm_ex(
 
     A and B have one dtype. C may be float32, float16 or bfloat16; with float32 A and B it is float32. Products are summed
     in float32, alpha and beta are float32, and what is not float32 is rounded once, at the end. bfloat16 arrays are those
-    of PyTorch, CuPy or ml_dtypes. Arguments, keywords and errors are those of ``sgemm``; dtypes that do not go together
+    of PyTorch, CuPy or ml_dtypes, or have DLPack. Arguments, keywords and errors are those of ``sgemm``; dtypes that do not go together
     are a NotSupportedError.
 
     >>> a = np.arange(6, dtype=np.float16).reshape(2, 3)

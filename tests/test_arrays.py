@@ -11,6 +11,7 @@ import sys
 import types
 import weakref
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -320,6 +321,25 @@ def test_dlpack_in_host_memory():
     seen = view(DLPackArray(memory, kind=1), "x")
     assert seen.device is None and seen.address == memory.ctypes.data
     assert pyblas_sgemm.matmul(DLPackArray(memory, kind=1), np.ones(3, np.float32)).tolist() == [3, 12]
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_dlpack_of_bfloat16_in_host_memory(versioned):
+    """Which NumPy cannot look at."""
+
+    def producer(x):
+        return DLPackArray(x.view(np.uint16), kind=1, versioned=versioned, dtype_code=4)
+
+    a, c = np.arange(6).astype(ml_dtypes.bfloat16).reshape(2, 3), np.zeros((2, 2), ml_dtypes.bfloat16)
+    out = producer(c)
+    assert pyblas_sgemm.gemm_ex("N", "T", 2, 2, 3, 1.0, producer(a), 3, producer(a), 3, 0.0, out, 2) is out
+    assert c.tolist() == [[5, 14], [14, 50]]
+    with pytest.raises(InvalidValueError, match="gemm_ex: C overlaps A"):
+        pyblas_sgemm.gemm_ex("N", "T", 2, 2, 3, 1.0, producer(a), 3, producer(a), 3, 0.0, producer(a), 2)
+    with pytest.raises(InvalidValueError, match="gemm_ex: B needs 6 elements, its buffer has 3"):
+        pyblas_sgemm.gemm_ex("N", "T", 2, 2, 3, 1.0, producer(a), 3, producer(a[0]), 3, 0.0, out, 2)
+    with pytest.raises(TypeError, match="sgemm: A is of type"):
+        pyblas_sgemm.sgemm("N", "T", 2, 2, 3, 1.0, producer(a), 3, producer(a), 3, 0.0, np.zeros(4, np.float32), 2)
 
 
 def test_jax_arrays_are_read_only():
