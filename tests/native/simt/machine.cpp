@@ -70,7 +70,8 @@ struct Block {
     int arrived, exited; // threads
     Site barrier;        // where those who arrived wait
     int first_at_barrier;
-    uint32_t met; // Ticks::barrier while it runs
+    int votes, verdict; // whether one of those who arrived says yes, and whether one did at the last barrier
+    uint32_t met;       // Ticks::barrier while it runs
 };
 
 struct MemoryBarrier {
@@ -278,7 +279,7 @@ bool run_cluster() {
     ticks.block = ticks.barrier = ticks.cluster = ++ticks.now;
     start_unordered();
     for (Block &block : blocks)
-        block = {0, 0, {}, 0, ticks.now};
+        block = {0, 0, {}, 0, 0, 0, ticks.now};
     at_cluster = 0;
     cluster_phase = 0;
     for (int thread = 0; thread < all; ++thread) {
@@ -428,14 +429,14 @@ void share(const uint32_t *words, int count, uint32_t *all, const char *file, in
     std::memcpy(all, place, bytes * warpSize);
 }
 
-void copy_async(float *shared, const float *global, size_t bytes, bool valid, const void *code) {
+void copy_async(void *shared, const void *global, size_t bytes, size_t read, const void *code) {
     if (reinterpret_cast<uintptr_t>(shared) % bytes || reinterpret_cast<uintptr_t>(global) % bytes)
-        raise(FaultKind::alignment, "an asynchronous copy of %zu bytes from %p to %p, at %s", bytes,
-              static_cast<const void *>(global), static_cast<void *>(shared), place(code).c_str());
-    Copy copy{shared, {}, bytes};
-    if (valid) {
-        check(global, bytes, false, code);
-        std::memcpy(copy.data, global, bytes);
+        raise(FaultKind::alignment, "an asynchronous copy of %zu bytes from %p to %p, at %s", bytes, global, shared,
+              place(code).c_str());
+    Copy copy{static_cast<float *>(shared), {}, bytes};
+    if (read > 0) {
+        check(global, read, false, code);
+        std::memcpy(copy.data, global, read);
     }
     mark_in_flight(shared, bytes, code);
     std::memset(shared, kPoison, bytes);
@@ -563,7 +564,7 @@ void copy_in_bulk(float *shared, const float *global, int bytes, const void *bar
         raise(FaultKind::alignment, "a bulk copy of %d bytes, at %s", bytes, place(code).c_str());
     const size_t own = self().copies.size();
     for (int i = 0; i < bytes / 4; i += 4)
-        copy_async(shared + i, global + i, 16, true, code);
+        copy_async(shared + i, global + i, 16, 16, code);
     hand_over(own, barrier, code);
 }
 
@@ -586,8 +587,9 @@ void copy_box(float *shared, const CUtensorMap &map, const int (&first)[4], cons
             const int wide = inside(0, row) == inside(0, row + 3) ? 4 : 1;
             for (int part = 0; part < 4; part += wide) {
                 const bool valid = exists && inside(0, row + part);
-                copy_async(reinterpret_cast<float *>(target) + part, valid ? source + row + part : map.data,
-                           static_cast<size_t>(4 * wide), valid, code);
+                const size_t bytes = static_cast<size_t>(4 * wide);
+                copy_async(reinterpret_cast<float *>(target) + part, valid ? source + row + part : map.data, bytes,
+                           valid ? bytes : 0, code);
             }
         }
     }
@@ -716,7 +718,14 @@ void __syncthreads(const char *file, int line) {
     for (int thread = 0; thread < threads; ++thread)
         fibers[rank() * threads + thread].state = State::ready;
     block.arrived = 0;
+    block.verdict = std::exchange(block.votes, 0);
     ticks.barrier = block.met = ++ticks.now;
+}
+
+int __syncthreads_or(int predicate, const char *file, int line) {
+    blocks[rank()].votes |= predicate != 0;
+    __syncthreads(file, line);
+    return blocks[rank()].verdict; // the next barrier waits for this thread too
 }
 
 void __syncwarp(unsigned mask, const char *file, int line) {

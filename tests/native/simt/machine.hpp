@@ -85,7 +85,8 @@ void share(const uint32_t *words, int count, uint32_t *all, const char *file, in
 
 // Groups of asynchronous copies as PTX counts them, for each thread. The source is read at once, the destination is
 // written at the wait.
-void copy_async(float *shared, const float *global, size_t bytes, bool valid, const void *code);
+// Of which the first so many bytes are read, and the others are zeros.
+void copy_async(void *shared, const void *global, size_t bytes, size_t read, const void *code);
 void commit_copies();
 void wait_copies(size_t pending);
 

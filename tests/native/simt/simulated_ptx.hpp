@@ -27,7 +27,10 @@ __attribute__((always_inline)) inline void meet(int number) {
 template <int Bytes, bool Once = false>
 __attribute__((always_inline)) inline void copy_async(float *shared, const float *global, bool valid) {
     static_assert(Bytes == 4 || Bytes == 16, "one float or four");
-    simulator::copy_async(shared, global, Bytes, valid, __builtin_return_address(0));
+    simulator::copy_async(shared, global, Bytes, valid ? Bytes : 0, __builtin_return_address(0));
+}
+__attribute__((always_inline)) inline void copy_piece(uint16_t *shared, const uint16_t *global, int bytes) {
+    simulator::copy_async(shared, global, 16, static_cast<size_t>(bytes), __builtin_return_address(0));
 }
 
 inline void commit_copies() {
@@ -80,6 +83,14 @@ __attribute__((always_inline)) inline void load_matrices(uint32_t (&words)[4], c
     const int lane = simulator::lane();
     for (int matrix = 0; matrix < 4; ++matrix)
         words[matrix] = reinterpret_cast<const uint32_t *>(__shfl_sync(~0u, row, 8 * matrix + lane / 4))[lane % 4];
+}
+__attribute__((always_inline)) inline void load_turned_matrices(uint32_t (&words)[4], const uint16_t *row) {
+    const int lane = simulator::lane();
+    for (int matrix = 0; matrix < 4; ++matrix) {
+        const uint32_t first = __shfl_sync(~0u, row, 8 * matrix + lane % 4 * 2)[lane / 4];
+        const uint32_t second = __shfl_sync(~0u, row, 8 * matrix + lane % 4 * 2 + 1)[lane / 4];
+        words[matrix] = first | second << 16;
+    }
 }
 
 inline void announce_to_cluster() {
@@ -154,6 +165,44 @@ inline void multiply_tf32(float (&sums)[4], const uint32_t (&rows)[4], const uin
                    double(float_of(all[((2 * own + i % 2) * 4 + k % 4) * 6 + 4 + k / 4]));
         sums[i] = static_cast<float>(sum);
     }
+}
+
+// 16 x 16 by 16 x 8 numbers of 16 bits, whose sums are rounded once.
+template <class Number>
+void multiply_halves(float (&sums)[4], const uint32_t (&rows)[4], uint32_t column_word, uint32_t next_column_word,
+                     const char *file, int line) {
+    const uint32_t mine[6] = {rows[0], rows[1], rows[2], rows[3], column_word, next_column_word};
+    uint32_t all[32 * 6];
+    simulator::share(mine, 6, all, file, line);
+    const int group = simulator::lane() / 4, own = simulator::lane() % 4;
+    const auto number = [&](int lane, int word, int k) {
+        return double(Number::of(static_cast<uint16_t>(all[(lane * 4 + k % 8 / 2) * 6 + word] >> k % 2 * 16)));
+    };
+    for (int i = 0; i < 4; ++i) {
+        double sum = sums[i];
+        for (int k = 0; k < 16; ++k)
+            sum += number(group, k / 8 * 2 + i / 2, k) * number(2 * own + i % 2, 4 + k / 8, k);
+        sums[i] = static_cast<float>(sum);
+    }
+}
+
+struct Bf16 {
+    static float of(uint16_t bits) { return float_of(uint32_t{bits} << 16); }
+};
+struct F16 {
+    static float of(uint16_t bits) {
+        _Float16 value;
+        __builtin_memcpy(&value, &bits, sizeof value);
+        return static_cast<float>(value);
+    }
+};
+inline void multiply_bf16(float (&sums)[4], const uint32_t (&rows)[4], uint32_t column_word, uint32_t next_column_word,
+                          const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
+    multiply_halves<Bf16>(sums, rows, column_word, next_column_word, file, line);
+}
+inline void multiply_f16(float (&sums)[4], const uint32_t (&rows)[4], uint32_t column_word, uint32_t next_column_word,
+                         const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
+    multiply_halves<F16>(sums, rows, column_word, next_column_word, file, line);
 }
 
 // Of a block's dynamic part, which begins where the swizzle does.

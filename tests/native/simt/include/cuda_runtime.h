@@ -118,6 +118,7 @@ constexpr int warpSize = 32;
 
 // A barrier is known by its line, because the compiler may copy the call.
 void __syncthreads(const char *file = __builtin_FILE(), int line = __builtin_LINE());
+int __syncthreads_or(int predicate, const char *file = __builtin_FILE(), int line = __builtin_LINE());
 void __syncwarp(unsigned mask = 0xffffffff, const char *file = __builtin_FILE(), int line = __builtin_LINE());
 
 inline float __fmaf_rn(float a, float b, float c) {
@@ -138,6 +139,17 @@ inline float __uint_as_float(unsigned bits) {
     float value;
     __builtin_memcpy(&value, &bits, sizeof value);
     return value;
+}
+inline float __int_as_float(int bits) {
+    return __uint_as_float(static_cast<unsigned>(bits));
+}
+// Four of the eight bytes of both, one for each hexadecimal digit.
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned digits) {
+    const uint64_t bytes = uint64_t{high} << 32 | low;
+    unsigned result = 0;
+    for (unsigned i = 0; i < 4; ++i)
+        result |= static_cast<unsigned>(bytes >> 8 * (digits >> 4 * i & 7) & 0xff) << 8 * i;
+    return result;
 }
 template <class T>
 T __ldg(const T *address) {
