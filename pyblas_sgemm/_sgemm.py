@@ -456,7 +456,8 @@ def selected_kernel(
     number = parse_device("cpu" if device is None else device)
     if device is None and handle is not None and isinstance(handle.device, int):
         number = handle.device
-    context = context_for(call.function, None, handle, 0 if isinstance(number, str) else number)
+    place = 0 if isinstance(number, str) else number
+    context = implicit(place) if handle is None else handle.context(place)
     transpose = (call.transb, call.transa, call.n, call.m) if _by_rows(call.function, order, ()) else None
     ta, tb, rows, columns = transpose or (call.transa, call.transb, call.m, call.n)
     name, reason = ffi.new("char const **"), ffi.new("char const **")

@@ -183,6 +183,17 @@ for call in (lambda: p.matmul(x, x), lambda: p.sgemm("N", "N", 2, 2, 2, 1.0, x, 
     assert (done.stdout.split(), done.stderr) == (["2.0", "2.0", "True", "True", "True", "True"], "")
 
 
+@pytest.mark.parametrize("device", ["cuda", "0", "auto"])
+def test_the_environment_does_not_speak_of_questions(python, device):
+    code = """
+import pyblas_sgemm as p
+names = {p.selected_kernel("N", "N", 4, 4, 4, **words).name for words in ({}, {"device": "cpu"})}
+print(names <= {row.name for row in p.kernels() if row.engine == "cpu"})
+"""
+    done = python(code, PYBLAS_SGEMM_DEVICE=device, CUDA_VISIBLE_DEVICES="")
+    assert (done.stdout.split(), done.stderr) == (["True"], "")
+
+
 def test_the_environment_leaves_host_arrays_to_the_cpu(python):
     code = "import numpy as np, pyblas_sgemm as p; print(p.matmul(*[np.ones(2, np.float32)] * 2))"
     for words in ({}, {"PYBLAS_SGEMM_DEVICE": "cpu"}, {"PYBLAS_SGEMM_DEVICE": "auto"}):
