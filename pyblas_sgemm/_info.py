@@ -32,7 +32,8 @@ class Info(dict[str, Any]):
             lines.append(f"Build: CUDA {build['cuda']}, GPU code for {' '.join(build['architectures'])}")
         else:
             lines.append("Build: built without CUDA")
-        lines.append(f"Compute mode: {settings['compute'] or settings['fault']}")
+        fault = settings["fault"]
+        lines.append(f"Products fail: {fault}" if fault else f"Compute mode: {settings['compute']}")
         lines.append(f"Kernel: {settings['kernel'] or 'chosen for each call'}")
         lines += [f"Environment: {name}={value}" for name, value in settings["environment"].items()]
         return "\n".join(lines)

@@ -209,7 +209,7 @@ except ValueError as error:
 print(pyblas_sgemm.info())
 """
     report = prints(program, **{f"PYBLAS_SGEMM_{name}": "fast"})
-    for what in ("Product", "Compute mode"):
+    for what in ("Product", "Products fail"):
         assert f"{what}: environment variable PYBLAS_SGEMM_{name} is 'fast'" in report
 
 
