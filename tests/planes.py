@@ -1,7 +1,7 @@
 """The split schemes of the tensor kernels in NumPy: planes bit for bit, products within the bound that docs/numerics.md
 derives. multiply() can be told to make the mistakes that the tests must notice.
 
-"f16x2", "bf16x3" and "f16x1" are the planes of wgmma, "skinny" what wgmma_skinny does: powers of two for each 64 of k, and
+"f16x2", "bf16x3", "f16x1" and "f16x2_one" are the planes of wgmma, "skinny" what wgmma_skinny does: powers of two for each 64 of k, and
 low halves without a scale where all of 64 rows allow it. "deep" is what wgmma_deep does: a power for each 64 of k of 128 rows
 of either operand.
 
@@ -21,6 +21,7 @@ UNFIT = 1 << 20
 LOW_BITS = 11  # the low plane of f16x2 counts 2**-11
 CHUNK = 64  # of k, summed by the tensor cores before the sums are added in float32
 STEP = 16  # of k, in one instruction
+LEAST_ONE_DEPTH = 513  # of k, from which on there is "f16x2_one"
 
 
 def least_exponent(scheme, k):
@@ -29,6 +30,8 @@ def least_exponent(scheme, k):
         return -110
     if scheme == "f16x1":
         return -14
+    if scheme == "f16x2_one":  # from where on they are not small
+        return max(-14, 1 - int(np.floor(np.log2(k))))
     return -13 if k < 128 else max(-23, -13 - int(np.floor(np.log2(k / 4) / 2)))
 
 
@@ -42,6 +45,8 @@ def exponents(rows, scheme):
     if scheme != "bf16x3":
         top = np.frexp(np.ldexp(np.rint(np.ldexp(np.frexp(most)[0], 11)), np.frexp(most)[1] - 11))[1] - 1  # of 11 bits
         exponent = np.where(most > 0, np.maximum((top - 14) // 2 * 2, -126), 0)
+    if scheme == "f16x2_one":
+        least = np.inf  # what is too small is left out
     fits = finite.all(axis=-1) & (least >= np.ldexp(1.0, exponent + least_exponent(scheme, rows.shape[-1])))
     return np.where(fits, exponent, UNFIT).astype(np.int32)
 
@@ -51,6 +56,14 @@ def _bfloat16(x, toward_zero=False):
     if not toward_zero:
         word = word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))
     return (word & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def small(rows, exponent, least=None):
+    """Which elements "f16x2_one" leaves out of its planes: those below 2**(exponent + least)."""
+    least = least_exponent("f16x2_one", rows.shape[-1]) if least is None else least
+    limit = np.ldexp(1.0, np.where(exponent == UNFIT, -1000, exponent + least))[..., None]
+    with np.errstate(invalid="ignore"):
+        return (rows != 0) & (np.abs(rows.astype(np.float64)) < limit)
 
 
 def split(rows, exponent, scheme):
@@ -64,8 +77,9 @@ def split(rows, exponent, scheme):
     with np.errstate(all="ignore"):
         scaled = np.ldexp(rows, -np.where(exponent == UNFIT, 0, exponent)[..., None]).astype(np.float32)
         high = scaled.astype(np.float16).astype(np.float32)
-        low = ((scaled - high) * np.float32(1 << LOW_BITS)).astype(np.float16).astype(np.float32)
-    return np.stack([high, low] if scheme == "f16x2" else [high])
+        scale = 1 if scheme == "f16x2_one" else 1 << LOW_BITS
+        low = ((scaled - high) * np.float32(scale)).astype(np.float16).astype(np.float32)
+    return np.stack([high] if scheme == "f16x1" else [high, low])
 
 
 @dataclass(frozen=True)
@@ -77,12 +91,14 @@ class Mistake:
     plain_from: int | None = (
         None  # exponent from which on low halves have no scale, instead of the one there is room for
     )
+    adds_small: bool = True  # what "f16x2_one" leaves out
 
 
 PHASES = {
     "f16x2": [([(0, 1), (1, 0)], 2.0**-LOW_BITS), ([(0, 0)], 1.0)],
     "bf16x3": [([(0, 2), (2, 0), (1, 1), (0, 1), (1, 0), (0, 0)], 1.0)],
     "f16x1": [([(0, 0)], 1.0)],
+    "f16x2_one": [([(0, 1), (1, 0), (0, 0)], 1.0)],
 }
 
 
@@ -107,8 +123,12 @@ def multiply(a, b, scheme, mistake=None):
     if scheme in ("skinny", "deep"):
         return (multiply_by_chunks if scheme == "skinny" else multiply_both_split)(a, b, mistake)
     exponent_a, exponent_b = exponents(a, scheme), exponents(b.T, scheme)
-    planes_a = split(a, exponent_a, scheme).astype(np.float64)
-    planes_b = split(b.T, exponent_b, scheme).astype(np.float64)
+    small_a, small_b = np.zeros(a.shape, dtype=bool), np.zeros(b.T.shape, dtype=bool)
+    if scheme == "f16x2_one":
+        small_a, small_b = small(a, exponent_a, mistake.plain_from), small(b.T, exponent_b, mistake.plain_from)
+    zero = np.float32(0)
+    planes_a = split(np.where(small_a, zero, a), exponent_a, scheme).astype(np.float64)
+    planes_b = split(np.where(small_b, zero, b.T), exponent_b, scheme).astype(np.float64)
     k, chunk = a.shape[1], CHUNK if mistake.promotes else a.shape[1]
     total = np.zeros((a.shape[0], b.shape[1]), dtype=np.float32)
     with np.errstate(all="ignore"):
@@ -123,9 +143,21 @@ def multiply(a, b, scheme, mistake=None):
                 of_chunk = np.float32(of_chunk + acc * weight)
             total = total + of_chunk
         result = np.ldexp(total.astype(np.float64), exponent_a[:, None] + exponent_b).astype(np.float32)
+        if mistake.adds_small:
+            add_small(result, a, small_a, b.T)
+            add_small(result.T, b.T, small_b, np.where(small_a, zero, a))
         unfit = (exponent_a == UNFIT)[:, None] | (exponent_b == UNFIT)
         zero = np.zeros(total.shape, dtype=np.float32)
         return np.where(unfit, reference.product(1.0, a, b, 0.0, zero)[0], result).astype(np.float32)
+
+
+def add_small(result, rows, where, other):
+    """Adds to each row of result what small elements of that of rows contribute: sums in float32, in the order of k."""
+    for row in where.any(axis=-1).nonzero()[0]:
+        total = np.zeros(len(other), dtype=np.float32)
+        for k in where[row].nonzero()[0]:
+            total = (total + rows[row, k].astype(np.float64) * other[:, k]).astype(np.float32)
+        result[row] += total
 
 
 # ---- wgmma_skinny ------------------------------------------------------------------------------------------------------
@@ -310,11 +342,15 @@ def words(plane, scheme):
 def table():
     """A line for each row: its exponent, and of each plane a checksum of its words, of which -0 counts as 0."""
     lines = []
-    for scheme in ("f16x2", "bf16x3", "f16x1"):
+    for scheme in ("f16x2", "bf16x3", "f16x1", "f16x2_one"):
         for span in range(len(SPANS)):
             for k in RECORDED_DEPTHS:
+                if scheme == "f16x2_one" and (span > 0 or k < LEAST_ONE_DEPTH):  # packed in vain
+                    continue
                 rows = recorded_rows(span, k)
                 exponent = exponents(rows, scheme)
+                if scheme == "f16x2_one":
+                    rows = np.where(small(rows, exponent), np.float32(0), rows)
                 held = split(rows, exponent, scheme)
                 for row in range(RECORDED_ROWS):
                     text = f"{scheme} {span} {k} {row} "

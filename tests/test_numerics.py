@@ -490,6 +490,7 @@ def _same_words(got, want, scheme, label):
 
 KERNEL_OF_SCHEME = {
     "f16x2": "wgmma_128x128x64_f16x2", "bf16x3": "wgmma_128x128x64_bf16x3", "f16x1": "wgmma_128x128x64_f16x1",
+    "f16x2_one": "wgmma_128x256x64_f16x2_one",
 }  # fmt: skip
 
 
@@ -501,10 +502,18 @@ def test_packed_planes_are_those_of_the_model(gpu, gpu_handle, scheme, ops):
     mode = "tf32" if scheme == "f16x1" else "fp32"
     assert lib.pyblasSetComputeMode(gpu_handle, engines.MODES[mode]) == SUCCESS
     engines.set_kernel(gpu_handle, KERNEL_OF_SCHEME[scheme])
-    if not _takes(gpu_handle, 64, 64, LEAST_DEPTH):
+    one = scheme == "f16x2_one"
+    if not _takes(gpu_handle, 64, 64, planes.LEAST_ONE_DEPTH if one else LEAST_DEPTH):
         return
-    for k, span in ((40, 0), (130, 1), (512, 2), (1100, 0), (3000, 3), (9000, 1)):
-        a, b = planes.recorded_rows(span, k, 70), planes.recorded_rows((span + 1) % 4, k, 37)
+    for k, span in (
+        ((600, 0), (1100, 0), (3000, 0), (9000, 0))
+        if one
+        else ((40, 0), (130, 1), (512, 2), (1100, 0), (3000, 3), (9000, 1))
+    ):
+        a, b = planes.recorded_rows(span, k, 70), planes.recorded_rows(span if one else (span + 1) % 4, k, 37)
+        if one:  # few enough to be added one by one
+            a, b = np.where(np.abs(a) < 2.0**-8, 1, a), np.where(np.abs(b) < 2.0**-8, 1, b)
+            a[3, k - 1], a[3, 5], a[69, k // 2], b[5, 5], b[36, 77] = 2.0**-40, -1e-30, 1e-40, 1e-20, -1e-11
         workspace = Workspace(gpu, gpu_handle)
         x, y = a if ops[0] == "T" else a.T, b if ops[1] == "N" else b.T  # as they lie in memory
         blocks = [gpu.block(np.ascontiguousarray(values).ravel()) for values in (x, y, np.zeros((37, 70), np.float32))]
@@ -518,7 +527,20 @@ def test_packed_planes_are_those_of_the_model(gpu, gpu_handle, scheme, ops):
         for rows, across in ((a, ops[0] == "N"), (b, ops[1] == "T")):
             label = f"{'A' if rows is a else 'B'}, k = {k}"
             exponent = planes.exponents(rows, scheme)
-            assert workspace.take(len(rows), np.int32).tolist() == exponent.tolist(), label
+            if one:
+                small = planes.small(rows, exponent)
+                slices = np.zeros(len(rows), dtype=np.int64)
+                for row, at in np.argwhere(small):
+                    slices[row] |= 1 << int(at >> (int(np.ceil(np.log2(k / 32)))))
+                got = workspace.take(2 * len(rows) + 3, np.int32)
+                assert got[: len(rows)].tolist() == exponent.tolist(), label
+                assert got[len(rows) : 2 * len(rows)].view(np.uint32).tolist() == slices.tolist(), label
+                assert got[2 * len(rows)] == small.sum() > 0, label
+                if rows is a:
+                    assert got[-2:].view(np.float32).tolist() == [0, 1], "the other scheme's alpha and beta"
+                rows = np.where(small, np.float32(0), rows)
+            else:
+                assert workspace.take(len(rows), np.int32).tolist() == exponent.tolist(), label
             if across:
                 workspace.take((min(1024, -(-k // 64), 128), len(rows), 2), np.uint32)  # of packing alone
             held = planes.split(rows, exponent, scheme)
@@ -603,7 +625,7 @@ def _error_of_planes(k, chunk=planes.CHUNK):
 
 # ---- split schemes, in NumPy: what the tensor kernels promise, and that wrong ones would be noticed -------------------
 
-every_scheme = pytest.mark.parametrize("scheme", ["f16x2", "bf16x3", "skinny", "deep"])
+every_scheme = pytest.mark.parametrize("scheme", ["f16x2", "bf16x3", "skinny", "deep", "f16x2_one"])
 FEW_ROWS, FEW_COLUMNS = adversary.ROWS, adversary.COLUMNS
 
 
@@ -613,6 +635,8 @@ def _operands(data, k, seed=0):
 
 
 def _check_planes(a, b, scheme, random=False, mistake=None):
+    if scheme == "f16x2_one" and a.shape[1] < planes.LEAST_ONE_DEPTH:
+        return
     zero = np.zeros((a.shape[0], b.shape[1]), dtype=np.float32)
     got = planes.multiply(a, b, scheme, mistake)
     reference.assert_product(got, 1.0, a, b, 0.0, zero, random=random, label=f"{scheme} at k = {a.shape[1]}")
@@ -673,13 +697,15 @@ def test_planes_keep_the_bound_where_small_meets_small(scheme):
 def test_planes_keep_the_norm(scheme, k):
     a, b = _operands("normal", k)
     _check_planes(a, b, scheme, random=True)
+    if scheme == "f16x2_one" and k < planes.LEAST_ONE_DEPTH:
+        return
     error = reference.fro_error(planes.multiply(a, b, scheme), a.astype(np.float64) @ b)
     assert error <= _error_of_planes(k)
 
 
-@pytest.mark.parametrize("scheme", ["f16x2", "bf16x3"])
-def test_planes_of_infinities_and_nan_are_unfit(scheme):
-    a, b = _operands("normal", 64)
+@pytest.mark.parametrize(("scheme", "k"), [("f16x2", 64), ("bf16x3", 64), ("f16x2_one", 600)])
+def test_planes_of_infinities_and_nan_are_unfit(scheme, k):
+    a, b = _operands("normal", k)
     a[3, 5], a[4, 6], b[7, 2] = np.inf, np.nan, -np.inf
     unfit = planes.exponents(a, scheme) == planes.UNFIT
     assert unfit.nonzero()[0].tolist() == [3, 4]
@@ -724,6 +750,35 @@ def test_low_halves_without_a_scale_keep_the_bound_and_a_wrong_limit_is_noticed(
             worst[plain_from] = max(worst.get(plain_from, 0.0), adversary.of_bound(got, a, b))
     assert plain == {True, False}
     assert worst[limit] <= 1 < worst[-14], worst
+
+
+@pytest.mark.parametrize("k", [513, 2048, 8192])
+def test_small_elements_keep_the_bound_and_are_missed_where_they_stay_or_are_not_added(k):
+    """In each 64 of k the largest element meets zeros; the others are smaller by one factor, with half of the last bit that
+    low halves without a scale have to lose, always in one direction."""
+    worst = {}
+    mistakes = {"none": None, "stay": planes.Mistake(plain_from=-40), "left out": planes.Mistake(adds_small=False)}
+    for label, mistake in mistakes.items():
+        for smaller in range(20, 40):
+            rng = np.random.default_rng([k, smaller])
+            a = np.full((FEW_ROWS, k), 2.0**-smaller + 2.0**-39, dtype=np.float32)
+            b = rng.uniform(1, 2, (k, FEW_COLUMNS)).astype(np.float32)
+            a[:, ::64], b[::64] = 1.5, 0
+            got = planes.multiply(a, b, "f16x2_one", mistake)
+            worst[label] = max(worst.get(label, 0.0), adversary.of_bound(got, a, b))
+    assert worst["none"] <= 1 < min(worst["stay"], worst["left out"]), worst
+
+
+@pytest.mark.parametrize("k", [600, 4096])
+def test_small_elements_of_both_operands_are_multiplied_once(k):
+    """Where they meet, nothing else is in the sum."""
+    rng = np.random.default_rng(k)
+    a, b = np.zeros((FEW_ROWS, k), dtype=np.float32), np.zeros((k, FEW_COLUMNS), dtype=np.float32)
+    a[:, 7:90] = rng.uniform(1, 2, (FEW_ROWS, 83)) * 2.0**-30
+    b[50:99] = rng.uniform(1, 2, (49, FEW_COLUMNS)) * 2.0**-40
+    a[:, 0], b[1] = 1, 1
+    assert planes.small(a, planes.exponents(a, "f16x2_one")).sum() == 83 * FEW_ROWS
+    _check_planes(a, b, "f16x2_one")
 
 
 @every_scheme

@@ -40,7 +40,7 @@ struct Source {
     int64_t ld, plane, matrix_step; // of planes
     bool contiguous_k;
     int team_bits;      // contiguous k: 2^team_bits threads share a row, 8 at least
-    int least_exponent; // f16x2: nonzero magnitudes from 2^(exponent + this) on fit
+    int least_exponent; // f16x2: nonzero magnitudes from 2^(exponent + this) on fit; f16x2_one: are not small
     uint32_t tiles_x;   // of one matrix: blocks, or of a measuring launch, blocks of one slice
     uint32_t blocks;    // of all matrices, whole clusters of them
     uint32_t used;      // that have something to do
@@ -82,7 +82,42 @@ __device__ __forceinline__ int32_t row_exponent(const Extent &extent, int least_
     // exponent's.
     const int top = static_cast<int>((extent.most + 0x1000) >> 23) - 127;
     const int exponent = scheme == Scheme::bf16x3 || extent.most == 0 ? 0 : max(kLeastPlaneExponent, (top - 14) & ~1);
+    if (scheme == Scheme::f16x2_one)
+        return exponent;
     return extent.least >= power_bits(exponent + least_exponent) - 1 ? exponent : kUnfitRow;
+}
+
+// f16x2_one: nonzero magnitudes below this are small; 0 where the row has none of them.
+__device__ __forceinline__ float small_limit(const Extent &extent, int32_t exponent, int least_exponent) {
+    const uint32_t limit = exponent == kUnfitRow ? 1 : power_bits(exponent + least_exponent);
+    return extent.least < limit - 1 ? __uint_as_float(limit) : 0.0f;
+}
+
+// Zeros for what is small.
+__device__ __forceinline__ float4 without_small(const float4 &quad, const float4 &limit) {
+    return {fabsf(quad.x) < limit.x ? 0.0f : quad.x, fabsf(quad.y) < limit.y ? 0.0f : quad.y,
+            fabsf(quad.z) < limit.z ? 0.0f : quad.z, fabsf(quad.w) < limit.w ? 0.0f : quad.w};
+}
+
+// Tells which elements of a row are small, of every so many of k from the first one on. They are read once more, which
+// is seldom. No order of threads changes what is there in the end.
+__device__ __forceinline__ void note_small(const Planes &planes, int64_t row, const float *data, int64_t ld,
+                                           float limit, int64_t first, int step, int64_t end) {
+    constexpr int kAtOnce = 4; // loads on their way
+    const int slice_bits = planes.slice_bits();
+#pragma unroll 1
+    for (int64_t k = first; k < end; k += kAtOnce * step) {
+        float values[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i)
+            values[i] = k + i * step < end ? data[(k + i * step) * ld] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i)
+            if (values[i] != 0.0f && fabsf(values[i]) < limit) {
+                atomicOr(planes.small_slices() + row, 1u << ((k + i * step) >> slice_bits));
+                atomicAdd(planes.small_count(), 1u);
+            }
+    }
 }
 
 // ---- splitting -----------------------------------------------------------------------------------------------------
@@ -98,10 +133,10 @@ template <Scheme scheme>
 __device__ __forceinline__ void split(float first, float second, uint32_t (&words)[plane_count(scheme)]) {
     if constexpr (scheme == Scheme::f16x1) {
         words[0] = ptx::f16_pair(first, second);
-    } else if constexpr (scheme == Scheme::f16x2) {
+    } else if constexpr (scheme != Scheme::bf16x3) {
         words[0] = ptx::f16_pair(first, second);
         const float2 high = ptx::floats_of_f16_pair(words[0]);
-        constexpr float kLow = 1 << kLowPlaneBits;
+        constexpr float kLow = scheme == Scheme::f16x2 ? 1 << kLowPlaneBits : 1;
         words[1] = ptx::f16_pair((first - high.x) * kLow, (second - high.y) * kLow);
     } else {
         // The first plane rounds toward zero, or the largest floats would become infinite.
@@ -202,6 +237,7 @@ __device__ __forceinline__ void pack_rows(const Source &source, uint32_t number)
 
     // split and store
     uint16_t *const target = planes.data + batch * source.matrix_step + row * source.ld;
+    const float limit = scheme == Scheme::f16x2_one ? small_limit(extent, exponent, source.least_exponent) : 0.0f;
     for (int64_t k0 = 0; k0 < depth; k0 += span) {
         if (!once)
             load(k0);
@@ -211,9 +247,13 @@ __device__ __forceinline__ void pack_rows(const Source &source, uint32_t number)
             const int k = 4 * (i * team + lane);
             if (k >= k_left)
                 break;
-            store_quad<scheme>(held[i], {factor, factor, factor, factor}, target + k0 + k, source.plane);
+            const float4 quad =
+                scheme == Scheme::f16x2_one ? without_small(held[i], {limit, limit, limit, limit}) : held[i];
+            store_quad<scheme>(quad, {factor, factor, factor, factor}, target + k0 + k, source.plane);
         }
     }
+    if (scheme == Scheme::f16x2_one && limit != 0.0f)
+        note_small(planes, batch * planes.rows + row, data, 1, limit, lane, team, depth);
 }
 
 // ---- contiguous along x --------------------------------------------------------------------------------------------
@@ -284,6 +324,7 @@ __device__ __forceinline__ void pack_columns(const Source &source, uint32_t numb
     __shared__ Extent smem_extents[kWarps][X];
     __shared__ Extent smem_pieces[X == kPackedX ? kMostPieces : 1][X]; // of the blocks of a cluster
     __shared__ float4 smem_factors[kAcross];
+    __shared__ float4 smem_limits[scheme == Scheme::f16x2_one ? kAcross : 1]; // of small elements
     __shared__ uint64_t told; // barrier: all blocks of the cluster have told what they measured
     // place
     const Planes &planes = source.planes;
@@ -365,6 +406,8 @@ __device__ __forceinline__ void pack_columns(const Source &source, uint32_t numb
         const int32_t exponent = row_exponent<scheme>(extent, source.least_exponent);
         if (lane < X)
             reinterpret_cast<float *>(smem_factors)[lane] = row_factor<scheme>(exponent);
+        if (scheme == Scheme::f16x2_one && lane < X)
+            reinterpret_cast<float *>(smem_limits)[lane] = small_limit(extent, exponent, source.least_exponent);
         if (piece == 0 && lane < X && lane < x_left)
             planes.exponents[batch * planes.rows + x0 + lane] = exponent;
     }
@@ -374,12 +417,20 @@ __device__ __forceinline__ void pack_columns(const Source &source, uint32_t numb
     if (mine <= 0)
         return;
     const float4 factor = smem_factors[x / 4];
+    const float4 limit = scheme == Scheme::f16x2_one ? smem_limits[x / 4] : float4{};
     uint16_t *target = planes.data + batch * source.matrix_step + (k0 + k_first) * source.ld + x0 + x;
     const int64_t down = kStep * source.ld;
 #pragma unroll
     for (int i = 0; i < Held; ++i, target += down)
         if (k_first + i * kStep < k_end)
-            store_quad<scheme>(held[i], factor, target, source.plane);
+            store_quad<scheme>(scheme == Scheme::f16x2_one ? without_small(held[i], limit) : held[i], factor, target,
+                               source.plane);
+    if (scheme == Scheme::f16x2_one && limit.x + limit.y + limit.z + limit.w > 0.0f)
+#pragma unroll 1
+        for (int j = 0; j < mine; ++j)
+            if (const float own = reinterpret_cast<const float *>(smem_limits)[x + j]; own != 0.0f)
+                note_small(planes, batch * planes.rows + x0 + x + j, corner + x + j, source.matrix.ld, own,
+                           k0 + k_first, kStep, k0 + k_end);
 }
 
 // ---- launches ------------------------------------------------------------------------------------------------------
@@ -433,10 +484,62 @@ __global__ void __launch_bounds__(Threads, Resident)
     ptx::wait_for_predecessors();
     if (!kHere || number >= first.blocks + second.blocks || alpha.load() == 0.0f)
         return;
+    if constexpr (scheme == Scheme::f16x2_one)
+        if (source.planes.in_vain())
+            return;
     if (source.contiguous_k)
         pack_rows<scheme, Threads, Held>(source, mine);
     else
         pack_columns<scheme, Threads, Held, X, Measured>(source, mine);
+}
+
+// f16x2_one: nothing is known to be small yet, unless a few elements of a few rows say that there is too much of it.
+constexpr int kSampledRows = 16, kSampled = 8; // of an operand; elements of such a row for each lane
+constexpr uint32_t kMostSampled = 2;           // that are small
+
+__global__ void __launch_bounds__(2 * kSampledRows * 32)
+    sample(const Scalar alpha, __grid_constant__ const Source a, __grid_constant__ const Source b) {
+    __shared__ uint32_t smem_small;
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const Source &source = warp < kSampledRows ? a : b;
+    const Planes &planes = source.planes;
+    const int thread = static_cast<int>(threadIdx.x) % (kSampledRows * 32);
+    ptx::launch_dependents();
+    ptx::wait_for_predecessors();
+    if (!kAllHere || alpha.load() == 0.0f)
+        return;
+    if (threadIdx.x == 0)
+        smem_small = 0;
+    __syncthreads();
+    if (planes.rows > 0) {
+        for (int64_t i = thread; i < planes.batch * planes.rows; i += kSampledRows * 32)
+            planes.small_slices()[i] = 0;
+        const int64_t row = planes.rows * (warp % kSampledRows) / kSampledRows;
+        const float *const first = source.matrix.matrix(0) + row * (planes.across ? 1 : source.matrix.ld);
+        float held[kSampled];
+        Extent extent = no_extent();
+#pragma unroll
+        for (int i = 0; i < kSampled; ++i)
+            held[i] = first[planes.depth * (i * 32 + lane) / (kSampled * 32) * (planes.across ? source.matrix.ld : 1)];
+#pragma unroll
+        for (int i = 0; i < kSampled; ++i)
+            include(&extent, held[i]);
+#pragma unroll
+        for (int flip = 16; flip > 0; flip /= 2)
+            include(&extent,
+                    {__shfl_xor_sync(0xffffffff, extent.most, flip), __shfl_xor_sync(0xffffffff, extent.least, flip)});
+        const float limit =
+            small_limit(extent, row_exponent<Scheme::f16x2_one>(extent, source.least_exponent), source.least_exponent);
+        uint32_t small = 0;
+#pragma unroll
+        for (int i = 0; i < kSampled; ++i)
+            small += held[i] != 0.0f && fabsf(held[i]) < limit;
+        if (small > 0)
+            atomicAdd(&smem_small, small);
+    }
+    __syncthreads();
+    if (thread == 0 && planes.rows > 0)
+        *planes.small_count() = smem_small > kMostSampled ? Planes::kInVain : 0;
 }
 
 Source source_of(const Operand &matrix, const Planes &planes, Scheme scheme) {
@@ -496,11 +599,17 @@ void share_columns(Source *source, const Shape &shape, bool measured, int64_t co
 
 } // namespace
 
-// Least magnitudes that fit, as an exponent of two beside the row's. From k = 128 on the bound for each element has
-// room for coarser small elements: twice as coarse for each four times the depth.
+// Least magnitudes that fit or are not small, as an exponent of two beside the row's. From k = 128 on the bound for
+// each element has room for coarser small elements: twice as coarse for each four times the depth.
 int least_plane_exponent(Scheme scheme, int64_t k) {
     if (scheme == Scheme::bf16x3)
         return -110;
+    if (scheme == Scheme::f16x2_one) { // 2^-25 is at most k / 4 u of what is not smaller
+        int least = -14;
+        while (least < -1 && (int64_t{2} << -least) > k)
+            ++least;
+        return least;
+    }
     if (scheme == Scheme::f16x1) // a normal number of the plane, with all of its 11 bits
         return -14;
     if (k < 128)
@@ -517,6 +626,9 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
     Source sources[] = {source_of(problem.a, packed.a, scheme), source_of(problem.b, packed.b, scheme)};
     if (sources[0].contiguous_k) // blocks that wait for others come first
         std::swap(sources[0], sources[1]);
+    if (scheme == Scheme::f16x2_one)
+        PYBLAS_TRY(launch<sample>({1, 2 * kSampledRows * 32, 0, launch_on.stream, true}, problem.alpha, sources[0],
+                                  sources[1]));
     const bool any_columns = !sources[0].contiguous_k;
     const bool measured = !launch_on.device->has_90a_code || problem.k > kMostDepthAtOnce;
     Grid grid = {0, kThreads, 0, launch_on.stream, launch_on.device->has_90a_code};
@@ -530,8 +642,9 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
     const bool by_clusters = any_columns && !measured;
     const int64_t busy = launch_on.device->multiprocessors;
     // The fewer blocks a cluster has, the sooner it starts: pairs, if all of them start at once.
+    const bool one_sum = scheme == Scheme::f16x2_one; // of large products alone, which need no kernels for others
     const bool paired =
-        by_clusters && problem.k > 3 * kPaired.depth() / 2 && problem.k <= 2 * kPaired.depth() &&
+        !one_sum && by_clusters && problem.k > 3 * kPaired.depth() / 2 && problem.k <= 2 * kPaired.depth() &&
         sources[0].planes.rows * sources[0].planes.batch + sources[1].planes.rows * sources[1].planes.batch <=
             busy * kPackedX / 2;
     const Shape &shape = paired                                                      ? kPaired
@@ -585,6 +698,17 @@ Status pack(const Problem &problem, const PackedProduct &packed, Scheme scheme, 
                    ? start(integral_constant<Kernel, &pack_planes<kScheme, kThreads, kHeld, 2, false>>{})
                    : start(integral_constant<Kernel, &pack_planes<kScheme, kThreads, kHeld, 3, false>>{});
     };
+    if (one_sum) {
+        using std::integral_constant;
+        constexpr Scheme kOne = Scheme::f16x2_one;
+        if (measured && any_columns)
+            return start(integral_constant<Kernel, &pack_planes<kOne, kThreads, kHeld, 2, true>>{});
+        if (shape.threads == kMostThreads)
+            return start(integral_constant<Kernel, &pack_planes<kOne, kMostThreads, kMostHeld, 1, false>>{});
+        if (shape.held == kMostHeld)
+            return start(integral_constant<Kernel, &pack_planes<kOne, kThreads, kMostHeld, 2, false>>{});
+        return start(integral_constant<Kernel, &pack_planes<kOne, kThreads, kHeld, 3, false>>{});
+    }
     return scheme == Scheme::f16x2   ? start_scheme(std::integral_constant<Scheme, Scheme::f16x2>{})
            : scheme == Scheme::f16x1 ? start_scheme(std::integral_constant<Scheme, Scheme::f16x1>{})
                                      : start_scheme(std::integral_constant<Scheme, Scheme::bf16x3>{});

@@ -5,6 +5,8 @@
 //     op(A), m x k     row i     f16x2:  a = 2^exponent(i) * (hi + 2^-11 lo), the row's maximum near 2^14
 //     op(B), k x n     column j  bf16x3: b = b0 + b1 + b2, no exponents, all of fp32's range
 //                                f16x1:  hi alone, which is as exact as TF32
+//                                f16x2_one: as f16x2, but hi + lo, so that all products of planes are one sum; small
+//                                        elements, for which lo is too coarse, are zeros in the planes (one_sum.hpp)
 //
 // Nothing past the last row or past k is ever read: the copies that bring planes to shared memory write zeros there.
 // A row of which the planes do not hold every element (numerics.md says when) is unfit; its planes mean nothing, and
@@ -26,10 +28,10 @@ constexpr bool kEmptyHere = true;
 constexpr bool kEmptyHere = false;
 #endif
 
-enum class Scheme : uint8_t { f16x2, bf16x3, f16x1 };
+enum class Scheme : uint8_t { f16x2, bf16x3, f16x1, f16x2_one };
 
 PYBLAS_HOST_DEVICE constexpr int plane_count(Scheme scheme) {
-    return scheme == Scheme::f16x1 ? 1 : scheme == Scheme::f16x2 ? 2 : 3;
+    return scheme == Scheme::f16x1 ? 1 : scheme == Scheme::bf16x3 ? 3 : 2;
 }
 
 constexpr int kLowPlaneBits = 11; // f16x2: the low plane counts 2^-11
@@ -63,6 +65,25 @@ struct Planes {
     PYBLAS_HOST_DEVICE int64_t plane() const { return (across ? depth : rows) * ld(); }
     PYBLAS_HOST_DEVICE int64_t matrix() const { return count * plane(); }
     PYBLAS_HOST_DEVICE int64_t shared_batch(int64_t index) const { return batch == 1 ? 0 : index; }
+    // f16x2_one, behind the exponents: of each row, [batch][row], a bit for each 32nd of k with small elements; then
+    // how many these are, kInVain if that is settled, and two scalars of the product where they are too many.
+    static constexpr uint32_t kInVain = 0xffffffff;
+    PYBLAS_HOST_DEVICE uint32_t *small_slices() const { return reinterpret_cast<uint32_t *>(exponents + batch * rows); }
+    PYBLAS_HOST_DEVICE uint32_t *small_count() const { return small_slices() + batch * rows; }
+    PYBLAS_HOST_DEVICE float *scalars() const { return reinterpret_cast<float *>(small_count() + 1); }
+    PYBLAS_HOST_DEVICE int slice_bits() const {
+        int bits = 0;
+        while ((int64_t{32} << bits) < depth)
+            ++bits;
+        return bits;
+    }
+    // As packing finds it from its start to its end, and so do all blocks of a cluster.
+    PYBLAS_HOST_DEVICE bool in_vain() const { return *small_count() == kInVain; }
+    // More than can be added one by one in less time than one sum saves.
+    PYBLAS_HOST_DEVICE bool too_many_small() const {
+        constexpr int kRowsForEach = 16;
+        return *static_cast<const volatile uint32_t *>(small_count()) > batch * rows / kRowsForEach;
+    }
     // Of k, whose extents are found side by side: enough to keep a GPU busy, with 64 of k at least in each.
     PYBLAS_HOST_DEVICE int slices() const {
         constexpr int64_t kBlocks = 1024, kMost = 128;
@@ -92,7 +113,8 @@ struct PackedProduct {
                 nullptr,      nullptr, nullptr, rows, problem.k, one ? 1 : problem.batch, plane_count(scheme),
                 !contiguous_k};
             const int64_t all = planes.batch * rows;
-            planes.exponents = reinterpret_cast<int32_t *>(take(all, sizeof(int32_t)));
+            const bool lists = scheme == Scheme::f16x2_one;
+            planes.exponents = reinterpret_cast<int32_t *>(take(lists ? 2 * all + 3 : all, sizeof(int32_t)));
             if (!contiguous_k)
                 planes.extents = reinterpret_cast<Extent *>(take(all * planes.slices(), sizeof(Extent)));
             planes.data = reinterpret_cast<uint16_t *>(take(planes.batch * planes.matrix(), sizeof(uint16_t)));

@@ -14,6 +14,7 @@
 #include <cmath>
 
 #include "cost.hpp"
+#include "one_sum.hpp"
 #include "pack.hpp"
 #include "panels.hpp"
 
@@ -21,6 +22,9 @@ namespace pyblas {
 namespace {
 
 constexpr int64_t kLeastDepth = 32;
+// Of k, from which on packing for one sum gives whole warps to a row; below, the row of one sum is another's.
+constexpr int64_t kLeastDepthOfOne = 513;
+constexpr char kScaledRow[] = "wgmma_128x256x64_f16x2";
 
 template <class Tile>
 const char *refuses(const Problem &problem, const Device &) {
@@ -69,6 +73,8 @@ Work work(const Problem &problem, const Device &device) {
         work.single = std::ceil(std::ceil(n / Tile::BN) * batch / device.multiprocessors) / work.waves;
     work.written_singly = 0; // whole 32 bytes are stored
     work.second_kernels = parts.parts();
+    if (Tile::kScheme == Scheme::f16x2_one && problem.k < kLeastDepthOfOne)
+        work.row = kScaledRow;
     work.partial_bytes = packing_bytes<Tile>(problem, parts, problem.k <= kMostDepthAtOnce ? 4 : 8, 1.5);
     return work;
 }
@@ -82,6 +88,24 @@ Status launch_wgmma(const Problem &problem, const Launch &launch_on) {
     });
 }
 
+// What is small is added behind the multiply. If it is too much for that, the multiply has left C alone, and operands
+// are packed and multiplied once more, by Scaled; if it is not, these two launches find alpha 0 and beta 1.
+template <class Tile, class Scaled>
+Status launch_one_sum(const Problem &problem, const Launch &launch_on) {
+    if (problem.k < kLeastDepthOfOne)
+        return launch_wgmma<Scaled>(problem, launch_on);
+    const Cut parts = cut_of<Tile>(problem, launch_on.workspace_bytes, launch_on.device->multiprocessors);
+    const DepthParts cut = DepthParts::whole(problem);
+    return multiply_panels<Tile>(problem, parts, launch_on, [&](const Problem &part, const PackedProduct &packed) {
+        PYBLAS_TRY(multiply_planes<Tile>(part, packed, cut, launch_on));
+        PYBLAS_TRY(add_small_elements(part, packed, launch_on));
+        Problem scaled = part;
+        scaled.alpha.device = packed.a.scalars(), scaled.beta.device = packed.a.scalars() + 1;
+        PYBLAS_TRY(pack(scaled, packed, Scaled::kScheme, launch_on));
+        return multiply_planes<Scaled>(scaled, packed, cut, launch_on);
+    });
+}
+
 template <class Tile>
 constexpr Footprint kFootprint{Tile::kThreads, 1, Tile::kSharedBytes};
 
@@ -91,23 +115,32 @@ constexpr uint8_t kFloatTypes = 1 << static_cast<int>(Dtype::f32);
 // One sum of all 64 of k leaves the tensor cores, and one thread adds all of them in turn: k is never cut then, however
 // few the tiles.
 template <class Tile>
-constexpr bool kInvariant = Tile::kScheme != Scheme::bf16x3 && Tile::kAccumulators == 1 && !Tile::kHalvesDepth;
+constexpr bool kInvariant = Tile::kScheme != Scheme::bf16x3 && Tile::kScheme != Scheme::f16x2_one &&
+                            Tile::kAccumulators == 1 && !Tile::kHalvesDepth;
 
 // clang-format off
-#define PYBLAS_WGMMA_ROW(name, Tile)                                                                                   \
+#define PYBLAS_WGMMA_ROW_BY(name, Tile, start)                                                                         \
     {"wgmma_" name, "wgmma", Engine::gpu, Tile::kScheme == Scheme::f16x1 ? modes(ComputeMode::tf32) : kTensorModes,    \
-     90, true, refuses<Tile>, workspace<Tile>, nullptr, launch_wgmma<Tile>, kInvariant<Tile>, kFootprint<Tile>,        \
-     work<Tile>, kFloatTypes, Tile::kScheme == Scheme::f16x1 ? SumOrder::one_plane : SumOrder::two_planes}
+     90, true, refuses<Tile>, workspace<Tile>, nullptr, start, kInvariant<Tile>, kFootprint<Tile>, work<Tile>,         \
+     kFloatTypes, Tile::kScheme == Scheme::f16x1 ? SumOrder::one_plane : SumOrder::two_planes}
+#define PYBLAS_WGMMA_ROW(name, Tile) PYBLAS_WGMMA_ROW_BY(name, Tile, launch_wgmma<Tile>)
 // clang-format on
 constexpr Kernel kRows[] = {
-    PYBLAS_WGMMA_ROW("64x64x64_f16x2", Tiny),        PYBLAS_WGMMA_ROW("128x64x64_f16x2", Narrow),
-    PYBLAS_WGMMA_ROW("64x128x64_f16x2", Flat),       PYBLAS_WGMMA_ROW("128x128x64_f16x2", Square),
-    PYBLAS_WGMMA_ROW("144x128x64_f16x2", Tall),      PYBLAS_WGMMA_ROW("128x192x64_f16x2", Middle),
-    PYBLAS_WGMMA_ROW("128x256x64_f16x2", Wide),      PYBLAS_WGMMA_ROW("128x128x64_bf16x3", FullRange),
-    PYBLAS_WGMMA_ROW("128x64x64_f16x1", NarrowTf32), PYBLAS_WGMMA_ROW("128x128x64_f16x1", SquareTf32),
+    PYBLAS_WGMMA_ROW("64x64x64_f16x2", Tiny),
+    PYBLAS_WGMMA_ROW("128x64x64_f16x2", Narrow),
+    PYBLAS_WGMMA_ROW("64x128x64_f16x2", Flat),
+    PYBLAS_WGMMA_ROW("128x128x64_f16x2", Square),
+    PYBLAS_WGMMA_ROW("144x128x64_f16x2", Tall),
+    PYBLAS_WGMMA_ROW("128x192x64_f16x2", Middle),
+    PYBLAS_WGMMA_ROW("128x256x64_f16x2", Wide),
+    PYBLAS_WGMMA_ROW("128x128x64_bf16x3", FullRange),
+    PYBLAS_WGMMA_ROW("128x64x64_f16x1", NarrowTf32),
+    PYBLAS_WGMMA_ROW("128x128x64_f16x1", SquareTf32),
     PYBLAS_WGMMA_ROW("128x256x64_f16x1", WideTf32),
+    PYBLAS_WGMMA_ROW_BY("128x256x64_f16x2_one", WideOne, (launch_one_sum<WideOne, Wide>)),
 };
 #undef PYBLAS_WGMMA_ROW
+#undef PYBLAS_WGMMA_ROW_BY
 
 } // namespace
 

@@ -46,6 +46,17 @@ struct Products<Scheme::f16x2> {
     PYBLAS_MAP static int last_phase(int plane) { return plane == 1 ? 0 : 1; }
 };
 
+// Low halves count as high ones do: nothing is multiplied between the products.
+template <>
+struct Products<Scheme::f16x2_one> {
+    static constexpr int kPlanes = 2, kPhases = 1;
+    PYBLAS_MAP static int first(int) { return 0; }
+    PYBLAS_MAP static int end(int) { return 3; }
+    PYBLAS_MAP static int plane_a(int product) { return product == 1 ? 1 : 0; }
+    PYBLAS_MAP static int plane_b(int product) { return product == 0 ? 1 : 0; }
+    PYBLAS_MAP static int last_phase(int) { return 0; }
+};
+
 template <>
 struct Products<Scheme::f16x1> {
     static constexpr int kPlanes = 1, kPhases = 1;
@@ -245,6 +256,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const Epilogue epilogue(problem);
     if (epilogue.idle())
         return;
+    if constexpr (Tile::kScheme == Scheme::f16x2_one)
+        if (epilogue.depth() > 0 && (packed.a.too_many_small() || packed.b.too_many_small()))
+            return; // all of it is left to kernels of another scheme
     const int all_chunks = static_cast<int>((epilogue.depth() + kPlaneDepth - 1) / kPlaneDepth);
     // Of a part of k, the first chunk, and how many there are.
     const auto first_chunk = [&](const PlaneGrid::Place &place) {
@@ -543,6 +557,7 @@ using Square = PlaneTile<Scheme::f16x2, 128, 128, 2, 3, 1>;
 using Tall = PlaneTile<Scheme::f16x2, 144, 128, 2, 2, 2>;
 using Middle = PlaneTile<Scheme::f16x2, 128, 192, 3, 2, 1>;
 using Wide = PlaneTile<Scheme::f16x2, 128, 256, 2, 2, 1>;
+using WideOne = PlaneTile<Scheme::f16x2_one, 128, 256, 2, 2, 1>;
 using FullRange = PlaneTile<Scheme::bf16x3, 128, 128, 2, 2, 1>;
 using NarrowTf32 = PlaneTile<Scheme::f16x1, 128, 64, 2, 8, 1, true>;
 using SquareTf32 = PlaneTile<Scheme::f16x1, 128, 128, 2, 6, 1>;
@@ -558,6 +573,7 @@ extern PYBLAS_MULTIPLY_PLANES(Tiny)           // wgmma_small.cu
     extern PYBLAS_MULTIPLY_PLANES(Tall)       // wgmma_tall.cu
     extern PYBLAS_MULTIPLY_PLANES(Middle)     // wgmma_wide.cu
     extern PYBLAS_MULTIPLY_PLANES(Wide)       // wgmma_wide.cu
+    extern PYBLAS_MULTIPLY_PLANES(WideOne)    // wgmma_one.cu
     extern PYBLAS_MULTIPLY_PLANES(NarrowTf32) // wgmma_tf32.cu
     extern PYBLAS_MULTIPLY_PLANES(SquareTf32) // wgmma_tf32.cu
     extern PYBLAS_MULTIPLY_PLANES(WideTf32)   // wgmma_tf32.cu

@@ -696,6 +696,22 @@ cudaError_t run_grid(const cudaLaunchConfig_t &config, const Launched &launched_
 
 using namespace pyblas::simulator;
 
+unsigned atomicAdd(unsigned *address, unsigned value) {
+    const unsigned before = *address;
+    *address += value;
+    return before;
+}
+int atomicAdd(int *address, int value) {
+    const int before = *address;
+    *address += value;
+    return before;
+}
+unsigned atomicOr(unsigned *address, unsigned value) {
+    const unsigned before = *address;
+    *address |= value;
+    return before;
+}
+
 void __syncthreads(const char *file, int line) {
     Fiber &fiber = self();
     Block &block = blocks[rank()];

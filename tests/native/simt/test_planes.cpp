@@ -1,7 +1,8 @@
 // The packing kernels on the simulator, bit by bit against planes computed here in float64, and the results that are
 // left to FP32 multiply-adds: exactly those of unfit rows and columns. What the planes multiply to, summed exactly,
-// must stay within the share of each element's bound that splitting may take. Some rows are compared with what the
-// model in NumPy has recorded, too.
+// must stay within the share of each element's bound that splitting may take. So must the sums of planes that leave
+// small elements out and what is added for these. Some rows are compared with what the model in NumPy has recorded,
+// too.
 //
 //     test_planes RECORD
 #include <algorithm>
@@ -15,6 +16,7 @@
 
 #include "numbers.hpp"
 #include "simulator.hpp"
+#include "tensor/one_sum.hpp"
 #include "tensor/pack.hpp"
 #include "unfit.hpp"
 
@@ -29,9 +31,9 @@ int failures = 0;
 
 // ---- cases ---------------------------------------------------------------------------------------------------------
 
-enum class Values { uniform, wide, wider, graded, integers, special, rare, subnormal, lines, huge, zeros };
+enum class Values { uniform, wide, wider, graded, integers, special, rare, subnormal, lines, huge, zeros, small };
 constexpr const char *kValueNames[] = {"uniform", "2^+-20",    "2^+-60",     "graded", "integers", "special",
-                                       "rare",    "subnormal", "tiny lines", "huge",   "zeros"};
+                                       "rare",    "subnormal", "tiny lines", "huge",   "zeros",    "few small"};
 enum class Batches { strided, shared_a, shared_b, negative, pointers };
 
 struct Case {
@@ -92,6 +94,10 @@ float element(Values values, uint64_t seed, int64_t line, int64_t k, int64_t dep
         return line % 61 == 0 ? uniform * std::ldexp(1.0f, -126) : uniform;
     case Values::huge:
         return uniform < 0 ? -std::numeric_limits<float>::max() : std::ldexp(uniform, 127);
+    case Values::small: // three of them, two where the other operand has some, too; B's k run backwards
+        if ((line == 18 && (k == 5 || k == depth / 2 || k == depth - 1 - depth / 2)) || (line == 40 && k == depth / 2))
+            return std::ldexp(uniform, -24 - static_cast<int>(random % 90));
+        break;
     case Values::zeros:
         return random % 3 ? 0.0f : -0.0f;
     }
@@ -160,6 +166,8 @@ int32_t model_exponent(Scheme scheme, const std::vector<float> &row) {
             least = std::min(least, magnitude);
     }
     const auto k = static_cast<double>(row.size());
+    if (scheme == Scheme::f16x2_one)
+        least = std::numeric_limits<double>::infinity(); // what is too small is left out
     int exponent = 0, finest = -110;
     if (scheme != Scheme::bf16x3) {
         finest = scheme == Scheme::f16x1 ? -14
@@ -176,19 +184,24 @@ int32_t model_exponent(Scheme scheme, const std::vector<float> &row) {
 
 struct Split {
     double planes[3];
-    double value(Scheme scheme) const { // without the row's exponent
-        return scheme != Scheme::bf16x3 ? planes[0] + std::ldexp(planes[1], -kLowPlaneBits)
-                                        : planes[0] + planes[1] + planes[2];
-    }
 };
 
-Split model_split(Scheme scheme, float value, int32_t exponent) {
+bool is_small(float value, int32_t exponent, size_t depth) {
+    const int least = std::max(-14, 1 - std::ilogb(static_cast<double>(depth)));
+    return value != 0 && std::fabs(double(value)) < std::ldexp(1.0, exponent + least);
+}
+
+Split model_split(Scheme scheme, float value, int32_t exponent, size_t depth) {
     Split split = {};
     if (scheme != Scheme::bf16x3) {
-        const double scaled = std::ldexp(double(value), -exponent);
+        double scaled = std::ldexp(double(value), -exponent);
+        if (scheme == Scheme::f16x2_one && is_small(value, exponent, depth))
+            scaled = 0;
         split.planes[0] = rounded(scaled, 11, -24);
         if (scheme == Scheme::f16x2)
             split.planes[1] = rounded(std::ldexp(scaled - split.planes[0], kLowPlaneBits), 11, -24);
+        if (scheme == Scheme::f16x2_one)
+            split.planes[1] = rounded(scaled - split.planes[0], 11, -24);
     } else {
         split.planes[0] = truncated(value, 8, -133);
         split.planes[1] = rounded(value - split.planes[0], 8, -133);
@@ -199,7 +212,7 @@ Split model_split(Scheme scheme, float value, int32_t exponent) {
 
 // ---- the check -----------------------------------------------------------------------------------------------------
 
-constexpr const char *kSchemeNames[] = {"f16x2", "bf16x3", "f16x1"};
+constexpr const char *kSchemeNames[] = {"f16x2", "bf16x3", "f16x1", "f16x2_one"};
 
 bool report(const Case &test, Scheme scheme, const std::string &what) {
     std::printf("FAILED %s, %s: %s\n", kSchemeNames[static_cast<int>(scheme)], test.text().c_str(), what.c_str());
@@ -223,7 +236,7 @@ bool check_planes(const Case &test, Scheme scheme, const char *name, const Plane
             continue;
         const auto batch = static_cast<int64_t>(row) / planes.rows, inside = static_cast<int64_t>(row) % planes.rows;
         for (size_t k = 0; k < rows[row].size(); ++k) {
-            const Split split = model_split(scheme, rows[row][k], exponent);
+            const Split split = model_split(scheme, rows[row][k], exponent, rows[row].size());
             for (int plane = 0; plane < planes.count; ++plane) {
                 const auto along = static_cast<int64_t>(k);
                 const uint16_t got =
@@ -244,7 +257,44 @@ bool check_planes(const Case &test, Scheme scheme, const char *name, const Plane
     return true;
 }
 
-int unfit_rows = 0;
+// Which rows have small elements, and how many these are, where they are not too many; and whether they are. A sample
+// of elements may say so, too.
+bool check_small(const Case &test, const PackedProduct &packed, const std::vector<std::vector<float>> &rows_a,
+                 const std::vector<std::vector<float>> &rows_b, bool *too_many) {
+    *too_many = false;
+    const std::pair<const Planes *, const std::vector<std::vector<float>> *> operands[] = {{&packed.a, &rows_a},
+                                                                                           {&packed.b, &rows_b}};
+    std::vector<uint32_t> counts, slices;
+    for (const auto &[planes, rows] : operands) {
+        counts.push_back(0);
+        for (size_t row = 0; row < rows->size(); ++row) {
+            const std::vector<float> &values = (*rows)[row];
+            const int32_t exponent = model_exponent(Scheme::f16x2_one, values);
+            slices.push_back(0);
+            for (size_t k = 0; k < values.size() && exponent != kUnfitRow; ++k)
+                if (is_small(values[k], exponent, values.size()))
+                    ++counts.back(), slices.back() |= 1u << (k >> planes->slice_bits());
+        }
+        *too_many |= counts.back() > planes->batch * planes->rows / 16;
+    }
+    const float *const scalars = packed.a.scalars();
+    *too_many |= packed.a.in_vain() && packed.b.in_vain() && scalars[1] == test.beta;
+    if (scalars[0] != (*too_many ? test.alpha : 0.0f) || scalars[1] != (*too_many ? test.beta : 1.0f))
+        return report(test, Scheme::f16x2_one, "the scalars for another scheme are wrong");
+    for (size_t i = 0; i < 2; ++i) {
+        const Planes &planes = *operands[i].first;
+        if (*planes.small_count() != (*too_many ? Planes::kInVain : counts[i]))
+            return report(test, Scheme::f16x2_one,
+                          std::to_string(counts[i]) + " small elements are counted as " +
+                              std::to_string(*planes.small_count()));
+        const uint32_t *const want = slices.data() + (i == 0 ? 0 : rows_a.size());
+        if (!*too_many && !std::equal(want, want + operands[i].second->size(), planes.small_slices()))
+            return report(test, Scheme::f16x2_one, "small elements are not where they are said to be");
+    }
+    return true;
+}
+
+int unfit_rows = 0, with_small = 0, without_one = 0;
 
 // The product of a row and a column as batch_invariant adds it.
 float in_parts(const std::vector<float> &row, const std::vector<float> &column) {
@@ -335,8 +385,13 @@ bool check(const Case &test, Scheme scheme) {
         Status status = pack(problem, first, scheme, launch_on);
         if (status == kSuccess && test.apart)
             status = pack(problem, second, scheme, launch_on);
-        if (status == kSuccess)
+        // Where there are too many small elements, not all exponents are there.
+        const bool in_vain =
+            scheme == Scheme::f16x2_one && (packed.a.too_many_small() || packed.b.too_many_small()) && test.alpha != 0;
+        if (status == kSuccess && !in_vain)
             status = multiply_unfit(problem, packed, launch_on);
+        if (status == kSuccess && scheme == Scheme::f16x2_one)
+            status = add_small_elements(problem, packed, launch_on);
         const simulator::Fault fault = simulator::take_fault();
         if (fault.kind != simulator::FaultKind::none)
             return report(test, scheme, std::string(simulator::fault_name(fault.kind)) + ": " + fault.text);
@@ -361,6 +416,12 @@ bool check(const Case &test, Scheme scheme) {
         return std::all_of(c.memory.begin(), c.memory.end(), [](float x) { return std::isnan(x) || x == 1.0f; }) ||
                report(test, scheme, "C was written though alpha is 0");
     std::vector<std::vector<Split>> held_a, held_b;
+    bool too_many = false;
+    if (scheme == Scheme::f16x2_one && !check_small(test, packed, rows_a, rows_b, &too_many))
+        return false;
+    without_one += too_many;
+    if (too_many) // and planes that are not all there, as blocks leave when they find that
+        return true;
     if (!check_planes(test, scheme, "A", packed.a, rows_a, &held_a) ||
         !check_planes(test, scheme, "B", packed.b, rows_b, &held_b))
         return false;
@@ -374,7 +435,7 @@ bool check(const Case &test, Scheme scheme) {
                 const int32_t ea = packed.a.exponents[ra], eb = packed.b.exponents[rb];
                 const bool unfit = ea == kUnfitRow || eb == kUnfitRow;
                 unfit_rows += unfit;
-                double exact = 0, absolute = 0, product = 0;
+                double exact = 0, absolute = 0, product = 0, small = 0, of_small = 0;
                 for (size_t l = 0; l < rows_a[ra].size(); ++l) {
                     const double term = double(rows_a[ra][l]) * double(rows_b[rb][l]);
                     exact += term;
@@ -382,7 +443,12 @@ bool check(const Case &test, Scheme scheme) {
                     if (unfit)
                         continue;
                     const Split &x = held_a[ra][l], &y = held_b[rb][l];
-                    if (scheme != Scheme::bf16x3)
+                    if (scheme == Scheme::f16x2_one && (is_small(rows_a[ra][l], ea, rows_a[ra].size()) ||
+                                                        is_small(rows_b[rb][l], eb, rows_b[rb].size())))
+                        small += term, of_small += std::fabs(term);
+                    if (scheme == Scheme::f16x2_one)
+                        product += x.planes[0] * y.planes[0] + x.planes[0] * y.planes[1] + x.planes[1] * y.planes[0];
+                    else if (scheme != Scheme::bf16x3)
                         product += x.planes[0] * y.planes[0] +
                                    std::ldexp(x.planes[0] * y.planes[1] + x.planes[1] * y.planes[0], -kLowPlaneBits);
                     else
@@ -405,13 +471,18 @@ bool check(const Case &test, Scheme scheme) {
                         got != std::fmaf(test.alpha, in_parts(rows_a[ra], rows_b[rb]), kept))
                         return report(test, scheme, "an unfit result is added in another order");
                 } else {
-                    if (got != 1.0f)
+                    const double want = 1 + test.alpha * small;
+                    with_small += of_small > 0;
+                    if (of_small == 0
+                            ? got != 1.0f
+                            : std::fabs(got - want) > u * (std::fabs(want) + k * std::fabs(test.alpha) * of_small))
                         return report(test, scheme, "a result that planes give was written");
-                    const double share = scheme == Scheme::f16x1    ? 16388
-                                         : scheme == Scheme::bf16x3 ? 8
-                                         : test.k < 128             ? 8
-                                                                    : 3 * k / 8;
-                    product = std::ldexp(product, ea + eb);
+                    const double share = scheme == Scheme::f16x1       ? 16388
+                                         : scheme == Scheme::bf16x3    ? 8
+                                         : scheme == Scheme::f16x2_one ? 8 + k / 2
+                                         : test.k < 128                ? 8
+                                                                       : 3 * k / 8;
+                    product = std::ldexp(product, ea + eb) + small;
                     if (std::fabs(product - exact) > share * u * absolute * (1 + 1e-9) + std::ldexp(1.0, -149) * k)
                         return report(test, scheme, "planes lose more than their share of the bound");
                 }
@@ -497,11 +568,14 @@ int check_record(const char *path) {
     constexpr int kSpans = 4;
     for (const Op transa : {Op::T, Op::N}) {
         std::vector<std::string> lines;
-        for (const Scheme scheme : {Scheme::f16x2, Scheme::bf16x3, Scheme::f16x1})
-            for (int span = 0; span < kSpans; ++span)
-                for (const int64_t k : {40, 130, 600})
+        for (const Scheme scheme : {Scheme::f16x2, Scheme::bf16x3, Scheme::f16x1, Scheme::f16x2_one})
+            for (int span = 0; span < (scheme == Scheme::f16x2_one ? 1 : kSpans); ++span)
+                for (const int64_t k : {40, 130, 600}) {
+                    if (scheme == Scheme::f16x2_one && k < 513)
+                        continue;
                     for (const std::string &line : packed_lines(scheme, span, k, kRows, transa))
                         lines.push_back(line);
+                }
         for (size_t i = 0; i < std::max(lines.size(), recorded.size()); ++i) {
             const std::string got = i < lines.size() ? lines[i] : "nothing",
                               want = i < recorded.size() ? recorded[i] : "nothing";
@@ -520,15 +594,17 @@ int check_record(const char *path) {
 int main(int argc, char **argv) {
     std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
     const int recorded = argc == 2 ? check_record(argv[1]) : 0;
-    constexpr int64_t kSizes[][3] = {{1, 1, 1},       {3, 5, 7},     {33, 31, 64},  {32, 64, 65},  {130, 9, 257},
-                                     {129, 141, 200}, {5, 129, 128}, {64, 33, 500}, {2, 40, 1030}, {9, 3, 2050},
-                                     {1, 2, 8200},    {4, 36, 4100}, {40, 4, 513}};
+    constexpr int64_t kSizes[][3] = {{1, 1, 1},       {3, 5, 7},     {33, 31, 64},  {32, 64, 65},   {130, 9, 257},
+                                     {129, 141, 200}, {5, 129, 128}, {64, 33, 500}, {2, 40, 1030},  {9, 3, 2050},
+                                     {1, 2, 8200},    {4, 36, 4100}, {40, 4, 513},  {70, 64, 1100}, {70, 64, 2501}};
     constexpr Op kOps[] = {Op::N, Op::T};
     int cases = 0;
     const auto run = [&](Case test) {
         test.batch_invariant = cases % 2;
         test.apart = cases % 4 > 1;
-        for (const Scheme scheme : {Scheme::f16x2, Scheme::bf16x3, Scheme::f16x1}) {
+        for (const Scheme scheme : {Scheme::f16x2, Scheme::bf16x3, Scheme::f16x1, Scheme::f16x2_one}) {
+            if (scheme == Scheme::f16x2_one && test.k <= 512)
+                continue;
             ++cases;
             simulator::settings.order = cases % 2 ? simulator::Order::ascending : simulator::Order::descending;
             check(test, scheme);
@@ -537,8 +613,9 @@ int main(int argc, char **argv) {
     for (const auto &[m, n, k] : kSizes)
         for (const Op transa : kOps)
             for (const Op transb : kOps)
-                for (int values = 0; values <= int(Values::zeros); ++values) {
-                    if (k > 600 && (values + (transa == Op::T) * 2 + (transb == Op::T)) % 4 != 0)
+                for (int values = 0; values <= int(Values::small); ++values) {
+                    if (k > 600 && values != int(Values::small) &&
+                        (values + (transa == Op::T) * 2 + (transb == Op::T)) % 4 != 0)
                         continue;
                     const int i = cases / 2;
                     run({transa, transb, m, n, k, 1, Batches::strided, i % 3 ? i % 5 : i % 2 * 4, i % 7 < 4 ? 0 : i % 4,
@@ -553,6 +630,8 @@ int main(int argc, char **argv) {
     for (const Op trans : kOps) // a block has several tiles with something unfit
         for (const Values values : {Values::rare, Values::special})
             run({trans, trans, 300, 270, 40, 1, Batches::strided, 0, 0, values, 1.0f, 0.5f});
-    std::printf("%d cases, %d unfit results, %d recorded rows, %d failures\n", cases, unfit_rows, recorded, failures);
-    return failures != 0 || unfit_rows == 0 || recorded == 0;
+    std::printf(
+        "%d cases, %d unfit results, %d with small elements, %d cases with too many, %d recorded rows, %d failures\n",
+        cases, unfit_rows, with_small, without_one, recorded, failures);
+    return failures != 0 || unfit_rows == 0 || with_small == 0 || without_one == 0 || recorded == 0;
 }

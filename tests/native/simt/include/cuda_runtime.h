@@ -37,6 +37,9 @@ struct alignas(16) uint4 {
 inline int __clz(int value) {
     return __builtin_clz(static_cast<unsigned>(value));
 }
+inline int __popc(unsigned value) {
+    return __builtin_popcount(value);
+}
 
 inline float2 make_float2(float x, float y) {
     return {x, y};
@@ -227,6 +230,20 @@ T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, const c
     const int lane = pyblas::simulator::lane(), source = lane - static_cast<int>(delta);
     return pyblas::simulator::shuffle(mask, value, source >= (lane & -width) ? source : lane, file, line);
 }
+
+template <class Flag>
+unsigned __ballot_sync(unsigned mask, Flag flag, const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
+    unsigned lanes = 0;
+    for (int source = 0; source < 32; ++source)
+        if (mask >> source & 1)
+            lanes |= pyblas::simulator::shuffle(mask, flag ? 1u : 0u, source, file, line) << source;
+    return lanes;
+}
+
+// Whoever else touches the word is not looked at: one thread runs at a time.
+unsigned atomicAdd(unsigned *address, unsigned value);
+int atomicAdd(int *address, int value);
+unsigned atomicOr(unsigned *address, unsigned value);
 
 // ---- what host code calls ------------------------------------------------------------------------------------------
 
