@@ -55,8 +55,4 @@ inline Problem before_adding(const Problem &problem, const Partials &partials) {
     return target;
 }
 
-inline Status add_ranges(const Problem &problem, const Partials &partials, const Launch &launch_on) {
-    return add_partials_by_quads(problem, partials, launch_on);
-}
-
 } // namespace pyblas

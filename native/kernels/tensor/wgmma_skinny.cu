@@ -790,24 +790,6 @@ double seconds(const Task &task, const Device &device, int ranges, int chunks) {
     return std::max(multiply, read + outputs / device.bandwidth) + added;
 }
 
-// Ranges of k that fill the device, each a few chunks at least.
-template <class Tile>
-void share_depth(Task *task, const Device &device) {
-    constexpr int kLeastChunks = 4, kMostRanges = 128;
-    const int all = (task->depth + kDepth - 1) / kDepth;
-    double best = 0;
-    for (int ranges = 1; ranges <= std::max(1, std::min(kMostRanges, all / kLeastChunks)); ++ranges) {
-        const int chunks = (all + ranges - 1) / ranges, needed = (all + chunks - 1) / chunks; // none is empty
-        const double time = seconds<Tile>(*task, device, needed, chunks);
-        if (best != 0 && time >= best)
-            continue;
-        best = time;
-        task->ranges = needed;
-        task->chunks = chunks;
-    }
-    task->items = task->tiles_x * task->tiles_y * task->batch * task->ranges;
-}
-
 struct Plan {
     Task task;
     Partials partials;
@@ -833,7 +815,11 @@ Plan plan_of(const Problem &problem, const Device &device, void *workspace) {
     task.tiles_x = (task.x_extent + kRows - 1) / kRows;
     task.side_y = Tile::BY;
     task.tiles_y = (task.y_extent + Tile::BY - 1) / Tile::BY;
-    share_depth<Tile>(&task, device);
+    const Ranges ranges = least_ranges((task.depth + kDepth - 1) / kDepth, [&](int count, int chunks) {
+        return seconds<Tile>(task, device, count, chunks);
+    });
+    task.ranges = ranges.count, task.chunks = ranges.chunks;
+    task.items = task.tiles_x * task.tiles_y * task.batch * task.ranges;
 
     char *const base = static_cast<char *>(workspace);
     const auto take = [&](size_t part) {
@@ -942,16 +928,11 @@ Status launch_wgmma_skinny(const Problem &problem, const Launch &launch_on) {
                       int64_t{kBusy} * launch_on.device->multiprocessors;
     PYBLAS_TRY(many ? pack_chunks(std::integral_constant<int, kManyChunks>{})
                     : pack_chunks(std::integral_constant<int, 1>{}));
-    Problem target = problem;
-    if (partials.ranges > 1) {
-        target.c = {partials.data, nullptr, partials.ld, partials.matrix()};
-        target.alpha = {1.0f, nullptr};
-        target.beta = {0.0f, nullptr};
-    }
+    const Problem target = before_adding(problem, partials);
     const Task &task = plan.task;
     PYBLAS_TRY(task.contiguous_k ? (start<Tile, true>(target, plan, launch_on))
                                  : (start<Tile, false>(target, plan, launch_on)));
-    return partials.ranges > 1 ? add_ranges(problem, partials, launch_on) : kSuccess;
+    return partials.ranges > 1 ? add_partials_by_quads(problem, partials, launch_on) : kSuccess;
 }
 
 // 64 of k of one tile, and what an item costs beside them.
