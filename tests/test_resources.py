@@ -96,7 +96,7 @@ SPILLED = {
     "80": {"mma_planes": 24, "slices": 8, "wmma_tf32": 8},
     "86": {"mma_planes": 24, "slices": 8, "warp_tile": 48},
     "90a": {
-        "half_wgmma": 8, "mma_planes": 32, "pack_planes": 8, "slices": 8, "warp_tile": 8, "wgmma": 592, "wgmma_deep": 440,
+        "half_wgmma": 8, "mma_planes": 32, "pack_planes": 8, "slices": 8, "warp_tile": 8, "wgmma": 536, "wgmma_deep": 440,
         "wgmma_skinny": 240,
     },
     "100": {"mma_split": 24},
