@@ -436,10 +436,12 @@ Work box_work(const Problem &problem, const Device &device, int resident) {
     work.steps = k;
     work.folds = std::ceil(k / Tile::BK);
     work.flops = 2.0 * 32 * warps * Tile::TM * Tile::TN * k;
-    // Boxes are filled to their end, with zeros; by threads, too, as far as these look.
+    // Boxes are filled to their end, with zeros; by threads, too, as far as these look. What is contiguous along k
+    // counts twice: it takes more reads and moves on its way to registers.
     const double boxes = work.folds * Tile::BK * (Tile::BM + Tile::BN); // floats
     if (steps_fit(problem)) {
-        work.copies = boxes / 4;
+        const double pieces_a = problem.transa == Op::T ? 2 : 1, pieces_b = problem.transb == Op::N ? 2 : 1;
+        work.copies = work.folds * Tile::BK * (pieces_a * Tile::BM + pieces_b * Tile::BN) / 4;
     } else {
         work.narrow = (Tile::BM + Tile::BN) * k;
         work.trips = boxes / Tile::kThreads;
