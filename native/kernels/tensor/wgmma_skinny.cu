@@ -515,6 +515,10 @@ __global__ void __launch_bounds__(kThreads, 1)
                 Boxes<ContiguousK>::bring(tiles + stage * Tile::kLargeBytes, &map_large, place.x0, k,
                                           task.large.stride == 0 ? 0 : place.batch, full + stage);
         };
+        // Where boxes are brought one warp will do, and others must not wait beside it: nothing keeps a warp from
+        // falling behind by two phases of a barrier, which look like none.
+        if (task.in_boxes && __shfl_sync(0xffffffff, thread / 32, 0) != 0)
+            return;
         // All stages are empty at first.
         const Task::Place first_place = task.place(first_item);
         const int first_chunks = min(chunks_of(first_place), kStages);
