@@ -549,6 +549,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                                           place.y0,
                                       Tile::BY * 4, full + stage);
                 }
+                __syncwarp(); // the lane that copies does not run ahead of those that wait with it
                 --ahead;
                 if (!task.in_boxes) {
                     const float *const matrix = task.large.matrix(place.batch);
