@@ -407,7 +407,7 @@ FOLLOWING = [
     for row in KERNELS
     for start, m, n, k, pairs in [
         ("wgmma_deep", 128, 128, 65536, shapes.OP_PAIRS),
-        ("wgmma_skinny", 48944, 26, 1920, ["NN", "TN"]),
+        ("wgmma_skinny", 48944, 26, 1920, ["NN"]),
     ]
     if row.id.startswith(start)
     for ops in pairs
