@@ -150,11 +150,12 @@ def measured(mode):
 
 
 def test_tensor_cores_cost_neither_time_nor_accuracy():
-    """What is measured of the default mode: no product takes longer than by multiply-adds alone, but for what two runs differ
-    by, and from k = 512 on tensor cores err no more than cuBLAS does in float32."""
+    """What is measured of the default mode: where another kernel is chosen than for multiply-adds alone, no product takes
+    longer, and from k = 512 on tensor cores err no more than cuBLAS does in float32."""
     pedantic = measured("-pedantic")
     for product, row in measured("").items():
-        assert float(row["us"]) <= 1.06 * float(pedantic[product]["us"]), product
+        if row["kernel"] != pedantic[product]["kernel"]:
+            assert float(row["us"]) <= float(pedantic[product]["us"]), product
         if row["kernel"].startswith("wgmma") and int(row["k"]) >= 512:
             assert float(row["error"]) <= float(row["cublas_error"]), product
 
