@@ -5,8 +5,8 @@
 
 count_work says what each product asks of the device (native/src/cost.hpp); the formula below is that of cost.cpp. Each
 row is fitted by least squares of the logarithms, against outliers and with a prior, so that what no measurement tells
-stays usual, and all of them together by what wrong choices would cost. Kernels that the csv leaves out were slower. --folds N fits N times without an N-th of the shapes and tells the regret on these. Needs
-NumPy and SciPy.
+stays usual, and all of them together by what wrong choices would cost. Kernels that the csv leaves out were slower.
+--folds N fits N times without an N-th of the shapes and tells the regret on these. Needs NumPy and SciPy.
 """
 
 from __future__ import annotations
@@ -51,10 +51,8 @@ MODE_SHARES = {"fp32_pedantic": 1.0, "fp32": 1.0, "tf32": 0.3}
 SURE = 0.025  # a prediction, as a logarithm, for what a wrong choice costs
 REGRET = 40.0  # times the regret: what the fit loses by it
 FAR = 1.5  # a time's weight falls with that power of how many times the best it is
-LEFT_OUT, TEMPTING = (
-    1.5,
-    3.0,
-)  # times the best: what the csv leaves out took more; predictions of it that count at first
+# Times the best: what the csv leaves out took more; predictions of it that count at first.
+LEFT_OUT, TEMPTING = 1.5, 3.0
 STEPS = 700
 TINY = 1e-30  # square roots of 0 have no derivative
 # Of a shape, by its source: shapes.json, or these.

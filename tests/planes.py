@@ -122,6 +122,8 @@ def multiply(a, b, scheme, mistake=None):
     mistake = mistake or Mistake()
     if scheme in ("skinny", "deep"):
         return (multiply_by_chunks if scheme == "skinny" else multiply_both_split)(a, b, mistake)
+    if scheme == "f16x2_one" and a.shape[1] < LEAST_ONE_DEPTH:
+        scheme = "f16x2"  # as the row of one sum does
     exponent_a, exponent_b = exponents(a, scheme), exponents(b.T, scheme)
     small_a, small_b = np.zeros(a.shape, dtype=bool), np.zeros(b.T.shape, dtype=bool)
     if scheme == "f16x2_one":
